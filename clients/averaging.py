@@ -1,0 +1,27 @@
+"""The averaging family's local steps; see `strategies/averaging.py`."""
+
+from torch import Tensor
+
+from fedapp.client import Client
+
+
+class FedAvgClient(Client):
+    """tau steps of SGD."""
+
+    def update(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        """Descend on f_i from x."""
+        y = x.clone()
+        for batch in self.batches():
+            y.sub_(self.gradient(y, batch), alpha=self.lr)
+        return {"u": x - y}
+
+
+class FedProxClient(Client):
+    """tau steps of SGD, held back towards x."""
+
+    def update(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        """Descend on f_i(y) + mu/2 |y - x|^2 from x."""
+        y, mu = x.clone(), self.options.mu
+        for batch in self.batches():
+            y -= self.lr * (self.gradient(y, batch) + mu * (y - x))
+        return {"u": x - y}

@@ -1,0 +1,106 @@
+"""The ClientApp: from a message to the clients that this node hosts, and back."""
+
+import logging
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedapp import wire
+from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.errors import ConfigError
+from fedapp.hosting import hosted_clients
+from fedapp.models import make_problem
+from fedapp.models.problem import Problem
+from fedapp.registry import Algorithm, find_algorithm
+from fedapp.state import ContextStore, DirectoryStore, StateStore
+from fedapp.wire import Invitation, Update
+
+log = logging.getLogger("flwr")
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say which clients this node hosts."""
+    try:
+        config = _config(context)
+        hosting = ConfigRecord({"clients": hosted_clients(context.node_config, config.num_clients)})
+    except ConfigError as error:
+        log.error(str(error))
+        hosting = ConfigRecord({"error": str(error)})
+    return Message(RecordDict({"hosting": hosting}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the invited clients one after the other; one that fails costs only itself."""
+    invitation = wire.unpack_invitation(message.content)
+    updates: list[Update] = []
+    failures: dict[int, str] = {}
+    try:
+        config = _config(context)
+        algorithm, problem = find_algorithm(config), make_problem(config)
+        hosted = hosted_clients(context.node_config, config.num_clients)
+    except ConfigError as error:
+        log.error(str(error))
+        failures = dict.fromkeys(invitation.accepted, str(error))
+        return Message(wire.pack_reply(updates, failures), reply_to=message)
+    store = _store(config, context, invitation)
+    for client in invitation.accepted:
+        try:
+            if client not in hosted:
+                raise ConfigError(f"this node does not host client {client}")
+            updates.append(_train_client(client, invitation, config, algorithm, problem, store))
+        except Exception as error:
+            log.exception("Client %d failed in round %d", client, invitation.round)
+            failures[client] = f"{type(error).__name__}: {error}"
+    return Message(wire.pack_reply(updates, failures), reply_to=message)
+
+
+def _config(context: Context) -> RunConfig:
+    # What a node's own config says of its disk comes before the run's.
+    own = {k: str(v) for k, v in context.node_config.items() if k in ("data-dir", "state-dir")}
+    return _parse(tuple(sorted((context.run_config | own).items())))
+
+
+@lru_cache(maxsize=8)
+def _parse(items: tuple[tuple[str, Value], ...]) -> RunConfig:
+    return parse_run_config(dict(items))
+
+
+def _store(config: RunConfig, context: Context, invitation: Invitation) -> StateStore:
+    directory = config.state_dir or invitation.state_dir
+    if directory:
+        return DirectoryStore(Path(directory).expanduser() / invitation.run)
+    return ContextStore(context.state)
+
+
+def _train_client(
+    client: int,
+    invitation: Invitation,
+    config: RunConfig,
+    algorithm: Algorithm,
+    problem: Problem,
+    store: StateStore,
+) -> Update:
+    accepted = invitation.accepted[client]
+    remembered = store.load(client, accepted) if algorithm.stateful and accepted else {}
+    state = {name: torch.tensor(array) for name, array in (remembered or {}).items()}
+    trainee = algorithm.client(problem.objective(client), config, client, state)
+    received = invitation.shared | invitation.own.get(client, {})
+    parameters = [received[name] for name in (*trainee.receives, "buffers")]
+    arrays, examples, metrics = trainee.fit(parameters, {"round": invitation.round})
+    if algorithm.stateful:
+        kept = {name: tensor.cpu().numpy() for name, tensor in trainee.state.items()}
+        store.save(client, invitation.tag, kept, keep=accepted)
+    return Update(
+        client,
+        dict(zip((*trainee.sends, "buffers"), arrays, strict=True)),
+        examples,
+        metrics["steps"],
+        metrics["train-loss"],
+        state_lost=remembered is None,
+    )

@@ -1,0 +1,230 @@
+"""The run config: every key with its type, default and bounds, validated in one place.
+
+`pyproject.toml` declares the same keys and defaults, because Flower refuses a key that is
+not declared there; a test keeps the two equal. Keys are kebab-case outside and snake_case
+here; an algorithm's own keys are a table of its name.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from flwr.common.config import flatten_dict, parse_config_args, unflatten_dict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedapp.errors import ConfigError
+
+Value = bool | int | float | str
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        alias_generator=lambda name: name.replace("_", "-"),
+        validate_by_name=True,
+    )
+
+
+class FedProxKeys(_Table):
+    """FedProx."""
+
+    mu: float = Field(0.01, ge=0, description="weight of the proximal term mu (y - x)")
+
+
+class FedAvgMKeys(_Table):
+    """FedAvg with server momentum."""
+
+    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
+
+
+class FedProxMKeys(FedProxKeys, FedAvgMKeys):
+    """FedProx with server momentum."""
+
+
+class FedAdamKeys(_Table):
+    """FedAdam, in the notation of Reddi et al."""
+
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
+    beta2: float = Field(0.99, ge=0, lt=1, description="decay of the second moment")
+    eps: float = Field(1e-3, gt=0, description="added to the root of the second moment")
+
+
+class MifamKeys(_Table):
+    """MIFA with server momentum."""
+
+    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
+
+
+class QuadraticKeys(_Table):
+    """The quadratic problem, `dataset = "quadratic"`."""
+
+    dim: int = Field(30, ge=1, description="number of coordinates")
+    condition: float = Field(10.0, ge=1, description="condition number of every client's Hessian")
+    heterogeneity: float = Field(1.0, ge=0, description="spread of the clients' own optima")
+    noise: float = Field(0.0, ge=0, description="standard deviation of the gradient noise")
+
+
+class TimeKeys(_Table):
+    """The simulated clock (FedPAQ, section 5)."""
+
+    comm_comp_ratio: float = Field(
+        100.0, ge=0, description="time to send a model over time to train on one sample"
+    )
+
+
+class RunConfig(_Table):
+    """Everything that decides what a run computes and where it leaves it."""
+
+    algorithm: str = Field("fedavg", description="see `fedapp algorithms`")
+    num_rounds: int = Field(50, ge=1, description="communication rounds")
+    num_clients: int = Field(20, ge=1, description="logical clients, over all nodes")
+    clients_per_round: int = Field(5, ge=1, description="clients sampled for each round")
+
+    local_steps: int = Field(5, ge=1, description="mini-batch steps of a client in a round")
+    local_epochs: int = Field(0, ge=0, description="if > 0, passes over the data instead")
+    batch_size: int = Field(32, ge=0, description="0: all of the client's data")
+    lr: float = Field(0.2, gt=0, description="local step size")
+    lr_schedule: Literal["constant", "exponential"] = Field(
+        "constant", description="exponential: lr * lr-decay^(round - 1)"
+    )
+    lr_decay: float = Field(0.998, gt=0, le=1, description="see lr-schedule")
+    weight_decay: float = Field(0.0, ge=0, description="added to every local gradient")
+    server_lr: float = Field(0.0, ge=0, description="0: the algorithm's own default")
+    weighting: Literal["uniform", "examples"] = Field(
+        "uniform", description="how updates are averaged"
+    )
+    seed: int = Field(0, ge=0, description="of everything random")
+
+    dataset: str = Field("digits", description="digits, quadratic, or an image data set")
+    data_dir: str = Field("", description="directory that holds <dataset>/train-*.parquet")
+    partition: Literal["iid", "dirichlet", "classes", "writer"] = Field(
+        "classes", description="who holds which samples"
+    )
+    partition_alpha: float = Field(0.5, gt=0, description="of the Dirichlet partition")
+    classes_per_client: int = Field(2, ge=1, description="of the classes partition")
+    model: str = Field("mlp-200", description="logreg, mlp-<width>-..., lenet5 or resnet20")
+    norm: Literal["batch", "group"] = Field("batch", description="normalisation in resnet20")
+    device: str = Field("cpu", description="cpu, cuda or cuda:<n>, for training and evaluation")
+
+    eval_every: int = Field(1, ge=1, description="evaluate after every so many rounds")
+    target_accuracy: float = Field(0.0, ge=0, le=1, description="stop there; 0: never")
+    results_dir: str = Field("", description="empty: fedapp-results in the home directory")
+    run_name: str = Field("", description="empty: made from algorithm, data set and time")
+    state_dir: str = Field("", description="where clients keep state; empty: with the node")
+    min_clients: int = Field(1, ge=1, description="a round with fewer updates is repeated")
+    round_retries: int = Field(3, ge=0, description="how often it is repeated")
+    round_timeout: float = Field(3600.0, ge=0, description="seconds to wait; 0: no limit")
+
+    fedprox: FedProxKeys = FedProxKeys()
+    fedavgm: FedAvgMKeys = FedAvgMKeys()
+    fedproxm: FedProxMKeys = FedProxMKeys()
+    fedadam: FedAdamKeys = FedAdamKeys()
+    mifam: MifamKeys = MifamKeys()
+    quadratic: QuadraticKeys = QuadraticKeys()
+    time: TimeKeys = TimeKeys()
+
+    @field_validator("run_name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise ValueError("use letters, digits, '.', '_' and '-' only")
+        return name
+
+    @model_validator(mode="after")
+    def _counts_agree(self) -> Self:
+        if self.clients_per_round > self.num_clients:
+            raise ValueError(
+                f"clients-per-round = {self.clients_per_round} is more than there are clients: "
+                f"set it to at most num-clients = {self.num_clients}"
+            )
+        if self.min_clients > self.clients_per_round:
+            raise ValueError(
+                f"min-clients = {self.min_clients} can never be met: set it to at most "
+                f"clients-per-round = {self.clients_per_round}"
+            )
+        return self
+
+    @property
+    def options(self) -> Any:
+        """The algorithm's own keys, or None if it has none."""
+        return getattr(self, self.algorithm, None)
+
+    def lr_at(self, round_: int) -> float:
+        """Return the local step size of a round (the first is 1)."""
+        if self.lr_schedule == "exponential":
+            return self.lr * self.lr_decay ** (round_ - 1)
+        return self.lr
+
+    def flat(self) -> dict[str, Value]:
+        """Return the config as Flower writes it: one level, kebab-case, dotted tables."""
+        return dict(flatten_dict(self.model_dump(by_alias=True)))
+
+
+def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
+    """Validate a flat run config; whatever is wrong becomes one sentence."""
+    try:
+        return RunConfig.model_validate(unflatten_dict(dict(values)))
+    except ValidationError as invalid:
+        raise ConfigError(_sentence(invalid)) from None
+
+
+def _sentence(invalid: ValidationError) -> str:
+    problem = invalid.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        return f"There is no config key '{key}': see pyproject.toml for those there are."
+    if not key:  # a check over several keys names them itself
+        return f"{message}."
+    message = message.removeprefix("Input ")
+    return f"{key} = {problem['input']!r} is not allowed: it {message}."
+
+
+def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Value]:
+    """Read preset files and `key=value` strings as `flwr run -c` does; later ones win."""
+    values: dict[str, Value] = {}
+    for preset in presets:
+        try:
+            values |= parse_config_args([str(preset)])
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"The preset {preset} cannot be read: {error}.") from None
+    for assignment in assignments:
+        try:
+            parsed = parse_config_args([assignment])
+        except Exception:  # Flower raises a type of its command line's
+            parsed = {}
+        if not parsed:
+            raise ConfigError(
+                f"-c {assignment!r} is not understood: write key=value with a TOML value, "
+                "for example -c 'algorithm=\"fedprox\"' or -c lr=0.05."
+            )
+        values |= parsed
+    return values
+
+
+def absolute_paths(values: dict[str, Value]) -> dict[str, Value]:
+    """Make a run's paths absolute, seen from the working directory."""
+    paths = ("data-dir", "results-dir", "state-dir")
+    return values | {
+        key: os.path.abspath(os.path.expanduser(str(values[key])))
+        for key in paths
+        if values.get(key)
+    }
+
+
+def existing_directory(key: str, value: str) -> Path:
+    """Return the directory that a key names; it must be absolute and there."""
+    path = Path(value).expanduser()
+    if not path.is_absolute():
+        raise ConfigError(
+            f"{key} = {value!r} is a relative path, which under `flwr run` would mean a directory "
+            "of Flower's: give the full path."
+        )
+    if not path.is_dir():
+        raise ConfigError(f"{key} = {value!r} is not there: give a directory that exists.")
+    return path

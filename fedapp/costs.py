@@ -1,0 +1,34 @@
+"""What a round costs: nominal bits, and the simulated clock of FedPAQ's section 5.
+
+A round takes r * bits / bandwidth + max over its clients of (shift + Exp) per sample it trains on.
+Only the ratio of sending a model to training on a sample matters, so that mean is one second.
+"""
+
+from collections.abc import Mapping
+
+from fedapp.config import RunConfig
+from fedapp.randomness import generator
+
+BITS_PER_NUMBER = 32
+SHIFT = EXPONENTIAL = 0.5
+
+
+def nominal_bits(num_parameters: int, vectors: int) -> int:
+    """Return the bits of uncompressed vectors, as the papers count them."""
+    return BITS_PER_NUMBER * num_parameters * vectors
+
+
+def training_seconds(config: RunConfig, round_: int, samples: Mapping[int, int]) -> float:
+    """Return how long the slowest client takes over the samples that it trains on."""
+
+    def seconds(client: int, count: int) -> float:
+        draw = generator(config.seed, "time", round_, client).exponential(EXPONENTIAL)
+        return count * (SHIFT + draw)
+
+    return max((seconds(c, n) for c, n in samples.items()), default=0.0)
+
+
+def sending_seconds(config: RunConfig, bits: float, num_parameters: int) -> float:
+    """Return how long the uploads take, one after the other, as over one shared channel."""
+    bandwidth = BITS_PER_NUMBER * num_parameters / max(config.time.comm_comp_ratio, 1e-12)
+    return bits / bandwidth

@@ -1,0 +1,102 @@
+"""The decoded data sets on disk: written once, memory-mapped by every process.
+
+The cache is `$FEDAPP_CACHE`, by default `~/.cache/fedapp`; it may be deleted at any time.
+"""
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from fedapp.data.sources import Split, find_source
+
+log = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A data set: uint8 images (n, channels, height, width), memory-mapped, and labels."""
+
+    key: str
+    train_images: NDArray[np.uint8]
+    train_labels: NDArray[np.int64]
+    test_images: NDArray[np.uint8]
+    test_labels: NDArray[np.int64]
+    writers: NDArray[Any] | None
+    num_classes: int
+    mean: list[float]  # of the training images, per channel
+    std: list[float]
+
+
+def cache_dir() -> Path:
+    """Return the directory of everything that is computed once."""
+    return Path(os.environ.get("FEDAPP_CACHE") or Path.home() / ".cache" / "fedapp")
+
+
+def build_once(path: Path, build: Callable[[Path], None]) -> Path:
+    """Return a directory that `build` fills, by one process and once; never half of it."""
+    if not path.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):
+            if not path.is_dir():
+                partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=".partial-"))
+                try:
+                    build(partial)
+                    partial.rename(path)
+                finally:
+                    shutil.rmtree(partial, ignore_errors=True)
+    return path
+
+
+def mapped(path: Path) -> NDArray[Any]:
+    """Map an array; copy-on-write, so that torch takes it, and nothing reaches the file."""
+    return np.load(path, mmap_mode="c")  # type: ignore[no-any-return]
+
+
+def load_images(name: str, data_dir: str) -> ImageData:
+    """Load a data set, decoding it if no process has done so before."""
+    source = find_source(name, data_dir)
+
+    def build(directory: Path) -> None:
+        if source.key != "digits":
+            log.info("Decoding %s into %s (this happens once)", name, cache_dir())
+        train, test = source.decode()
+        _write(directory, train, test)
+
+    directory = build_once(cache_dir() / "data" / source.key, build)
+    facts = json.loads((directory / "facts.json").read_text())
+    writers = directory / "writers.npy"
+    return ImageData(
+        key=source.key,
+        train_images=mapped(directory / "train_images.npy"),
+        train_labels=mapped(directory / "train_labels.npy"),
+        test_images=mapped(directory / "test_images.npy"),
+        test_labels=mapped(directory / "test_labels.npy"),
+        writers=mapped(writers) if writers.exists() else None,
+        **facts,
+    )
+
+
+def _write(directory: Path, train: Split, test: Split) -> None:
+    for prefix, split in (("train", train), ("test", test)):
+        np.save(directory / f"{prefix}_images.npy", split.images)
+        np.save(directory / f"{prefix}_labels.npy", split.labels)
+    if train.writers is not None:
+        np.save(directory / "writers.npy", np.unique(train.writers, return_inverse=True)[1])
+    axes = (0, 2, 3)
+    std = train.images.std(axis=axes, dtype=np.float64)
+    facts = {
+        "num_classes": int(max(train.labels.max(), test.labels.max())) + 1,
+        "mean": train.images.mean(axis=axes, dtype=np.float64).tolist(),
+        "std": np.where(std > 0, std, 1.0).tolist(),
+    }
+    (directory / "facts.json").write_text(json.dumps(facts))

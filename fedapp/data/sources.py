@@ -1,0 +1,177 @@
+"""Where images come from: the embedded digits, a directory of parquet files, or the hub.
+
+Each source gives a training and a test split as plain arrays; `cache.py` keeps them.
+"""
+
+import hashlib
+import io
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.config import existing_directory
+from fedapp.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Split:
+    """Decoded samples: images (n, channels, height, width), labels, and who wrote them."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    writers: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set before decoding: `key` names its content, `decode` gives train and test."""
+
+    key: str
+    decode: Callable[[], tuple[Split, Split]]
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """A data set of the Hugging Face hub; without a test split, a tenth is held out."""
+
+    repo: str
+    test: str | None = "test"
+    writer: str | None = None
+
+
+HUB = {
+    "mnist": HubSet("ylecun/mnist"),
+    "fashion_mnist": HubSet("zalando-datasets/fashion_mnist"),
+    "cifar10": HubSet("uoft-cs/cifar10"),
+    "cifar100": HubSet("uoft-cs/cifar100"),
+    "tiny-imagenet": HubSet("zh-plus/tiny-imagenet", test="valid"),
+    "femnist": HubSet("flwrlabs/femnist", test=None, writer="writer_id"),
+}
+IMAGE_COLUMNS = ("image", "img")
+LABEL_COLUMNS = ("label", "fine_label", "character")
+WRITER_COLUMNS = ("writer_id", "writer")
+
+
+def find_source(name: str, data_dir: str) -> Source:
+    """Return where a data set comes from, or say which there are."""
+    if name == "digits":
+        return Source("digits", decode_digits)
+    if data_dir:
+        directory = existing_directory("data-dir", data_dir)
+        if (directory / name).is_dir():
+            return _parquet_source(name, directory / name)
+        held = sorted(p.name for p in directory.iterdir() if any(p.glob("train-*.parquet")))
+        raise ConfigError(
+            f"dataset = {name!r} is not in data-dir {directory}: it holds "
+            f"{', '.join(held) or 'no <dataset>/train-*.parquet'}."
+        )
+    if name in HUB:
+        return Source(f"hub-{name}", lambda: decode_hub(name))
+    raise ConfigError(
+        f"dataset = {name!r} is not known: choose digits, quadratic, {', '.join(HUB)}, or set "
+        "data-dir to a directory that holds <dataset>/train-*.parquet and test-*.parquet."
+    )
+
+
+def decode_digits() -> tuple[Split, Split]:
+    """Return the 8x8 digits that come with scikit-learn: 1437 to train on, 360 to test."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    pixels, labels = load_digits(return_X_y=True)
+    images = pixels.reshape(-1, 1, 8, 8).astype(np.uint8)
+    train, test = train_test_split(
+        np.arange(len(labels)), test_size=360, stratify=labels, random_state=0
+    )
+    labels = labels.astype(np.int64)
+    return Split(images[train], labels[train]), Split(images[test], labels[test])
+
+
+def _parquet_source(name: str, directory: Path) -> Source:
+    train, test = (sorted(directory.glob(f"{split}-*.parquet")) for split in ("train", "test"))
+    if not train or not test:
+        raise ConfigError(
+            f"dataset = {name!r} in {directory} is incomplete: it needs train-*.parquet and "
+            "test-*.parquet."
+        )
+    content = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in train + test]
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:12]
+    return Source(f"{name}-{digest}", lambda: (_decode_parquet(train), _decode_parquet(test)))
+
+
+def _decode_parquet(files: list[Path]) -> Split:
+    import pyarrow.parquet as pq
+
+    return _decode_table(pq.read_table(files), str(files[0].parent))
+
+
+def _column(names: list[str], candidates: tuple[str, ...]) -> str | None:
+    return next((c for c in candidates if c in names), None)
+
+
+def _decode_table(table: Any, where: str) -> Split:
+    image, label, writer = (
+        _column(table.column_names, c) for c in (IMAGE_COLUMNS, LABEL_COLUMNS, WRITER_COLUMNS)
+    )
+    if image is None or label is None:
+        raise ConfigError(
+            f"{where} has the columns {', '.join(table.column_names)}: it needs one of "
+            f"{', '.join(IMAGE_COLUMNS)} and one of {', '.join(LABEL_COLUMNS)}."
+        )
+    encoded = [entry["bytes"] for entry in table.column(image).to_pylist()]
+    with ThreadPoolExecutor() as pool:
+        pixels = list(pool.map(_decode_image, encoded))
+    channels = max(p.shape[0] for p in pixels)  # a colour set may hold grey images
+    images = np.stack([np.broadcast_to(p, (channels, *p.shape[1:])) for p in pixels])
+    labels = table.column(label).to_numpy().astype(np.int64)
+    writers = table.column(writer).to_numpy() if writer else None
+    return Split(images, labels, writers)
+
+
+def _decode_image(encoded: bytes) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(encoded)) as image:
+        if image.mode not in ("L", "RGB"):
+            image = image.convert("L" if image.mode in ("1", "I", "F") else "RGB")  # type: ignore[assignment]
+        pixels = np.asarray(image)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def decode_hub(name: str) -> tuple[Split, Split]:
+    """Fetch a data set from the Hugging Face hub through flwr-datasets."""
+    from flwr_datasets import FederatedDataset
+
+    hub = HUB[name]
+    try:
+        federated = FederatedDataset(dataset=hub.repo, partitioners={})
+        train = federated.load_split("train")
+        test = federated.load_split(hub.test) if hub.test else None
+    except Exception as error:  # many libraries' network errors meet here
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise ConfigError(
+            f"dataset = {name!r} cannot be fetched from the Hugging Face hub ({reason}): connect to "
+            f"it, set data-dir to a directory that holds {name}/train-*.parquet and "
+            'test-*.parquet, or use dataset = "digits".'
+        ) from None
+    decoded = _decode_table(train.with_format("arrow")[:], hub.repo)
+    if test is not None:
+        return decoded, _decode_table(test.with_format("arrow")[:], hub.repo)
+    return hold_out(decoded)
+
+
+def hold_out(split: Split, share: float = 0.1) -> tuple[Split, Split]:
+    """Set a share of the samples aside as a test split, the same ones every time."""
+    order = np.random.default_rng(0).permutation(len(split.labels))
+    count = round(share * len(order))
+
+    def take(indices: NDArray[np.intp]) -> Split:
+        writers = None if split.writers is None else split.writers[indices]
+        return Split(split.images[indices], split.labels[indices], writers)
+
+    return take(np.sort(order[count:])), take(np.sort(order[:count]))

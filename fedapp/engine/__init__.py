@@ -1,0 +1,5 @@
+"""Engines of our own that carry messages from the ServerApp to the ClientApp."""
+
+from fedapp.engine.inline import InlineGrid
+
+__all__ = ["InlineGrid"]

@@ -1,0 +1,29 @@
+"""The two ways a run ends early for a reason that its user can act on."""
+
+import logging
+
+
+class ConfigError(ValueError):
+    """Something the user can mend; the message says, in one sentence, how."""
+
+
+class RunError(RuntimeError):
+    """The run cannot go on (too few clients answer); what it has so far is saved."""
+
+
+def _drop_traceback(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, ConfigError | RunError):
+        record.msg, record.args, record.exc_info = str(error), (), None
+    return True
+
+
+def log_as_one_sentence() -> None:
+    """Make Flower log these two errors as their sentence, without a traceback.
+
+    A ServerApp can end its run as failed only by raising, and Flower logs whatever is
+    raised with its traceback.
+    """
+    logger = logging.getLogger("flwr")
+    if _drop_traceback not in logger.filters:
+        logger.addFilter(_drop_traceback)

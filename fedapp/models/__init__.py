@@ -1,0 +1,49 @@
+"""The networks and problems, with flat parameters."""
+
+from functools import lru_cache
+
+import torch
+
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
+from fedapp.models.problem import Problem
+
+# The keys that decide what a problem is; runs that differ elsewhere share one.
+_KEYS = [
+    "dataset",
+    "data_dir",
+    "partition",
+    "partition_alpha",
+    "classes_per_client",
+    "num_clients",
+    "seed",
+    "model",
+    "norm",
+    "device",
+    "batch_size",
+    "quadratic",
+]
+
+
+def make_problem(config: RunConfig) -> Problem:
+    """Return the config's problem; a process holds the one it used last and builds none twice."""
+    if config.device != "cpu" and not (
+        config.device.startswith("cuda") and torch.cuda.is_available()
+    ):
+        raise ConfigError(f'device = {config.device!r} is not there: use "cpu".')
+    return _make_problem(
+        RunConfig(**{key: getattr(config, key) for key in _KEYS}, clients_per_round=1)
+    )
+
+
+@lru_cache(maxsize=1)
+def _make_problem(config: RunConfig) -> Problem:
+    # One thread each: workers share the machine, and sums are the same everywhere.
+    torch.set_num_threads(1)
+    if config.dataset == "quadratic":
+        from fedapp.models.quadratic import Quadratic
+
+        return Quadratic(config)
+    from fedapp.models.classification import Classification
+
+    return Classification(config)

@@ -1,0 +1,111 @@
+"""Image classification: a network, a data set, and its partition over the clients."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedapp.config import RunConfig
+from fedapp.data import ImageData, load_images, load_partition
+from fedapp.errors import ConfigError
+from fedapp.models.flat import FlatModel
+from fedapp.models.networks import make_network
+from fedapp.models.problem import LocalWork, Vector
+from fedapp.randomness import Generator, torch_seed
+
+EVALUATION_BATCH = 1000
+Batch = NDArray[np.int64]
+
+
+class Classification:
+    """One network for all the clients of this process; the data are memory-mapped."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.device = torch.device(config.device)
+        self.data: ImageData = load_images(config.dataset, config.data_dir)
+        self.partition = load_partition(self.data, config)
+        shape = tuple(self.data.train_images.shape[1:])
+        seed = torch_seed(config.seed, "model")
+        network = make_network(config.model, shape, self.data.num_classes, config.norm, seed)
+        self.model = FlatModel(network.to(self.device))
+        if self.model.buffers.numel() and config.batch_size == 1:
+            raise ConfigError("batch-size = 1 does not go with batch norm: set norm to group.")
+        self._initial = tuple(
+            v.cpu().numpy().copy() for v in (self.model.vector, self.model.buffers)
+        )
+        self._mean = torch.tensor(self.data.mean, device=self.device).view(-1, 1, 1)
+        self._scale = 1 / torch.tensor(self.data.std, device=self.device).view(-1, 1, 1)
+        self._train = torch.from_numpy(self.data.train_images)
+        self._train_labels = torch.from_numpy(self.data.train_labels)
+
+    def initial(self) -> tuple[Vector, Vector]:
+        """Return the network's initial weights and statistics."""
+        x, buffers = self._initial
+        return x.copy(), buffers.copy()
+
+    def objective(self, client: int) -> "ClientImages":
+        """Return the loss over a client's images."""
+        return ClientImages(self, self.partition[client])
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Turn bytes into normalised numbers."""
+        return images.to(self.device, torch.float32).sub_(self._mean).mul_(self._scale)
+
+    def training_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gather training samples by their indices."""
+        chosen = torch.from_numpy(batch)
+        return self.prepare(self._train[chosen]), self._train_labels[chosen].to(self.device)
+
+    def _load(self, x: Vector, buffers: Vector) -> None:
+        self.model.bind(torch.tensor(x, device=self.device))
+        self.model.buffers.copy_(torch.tensor(buffers))
+
+    @torch.no_grad()
+    def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
+        """Return loss and accuracy on the test set."""
+        self._load(x, buffers)
+        self.model.module.eval()
+        images = torch.from_numpy(self.data.test_images).split(EVALUATION_BATCH)
+        labels = torch.from_numpy(self.data.test_labels).split(EVALUATION_BATCH)
+        loss, correct = 0.0, 0
+        for some, true in zip(images, labels, strict=True):
+            logits, true = self.model.module(self.prepare(some)), true.to(self.device)
+            loss += F.cross_entropy(logits, true, reduction="sum").item()
+            correct += int((logits.argmax(1) == true).sum())
+        count = len(self.data.test_labels)
+        return {"test_loss": loss / count, "test_accuracy": correct / count}
+
+    def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
+        """Return the network's state dict."""
+        self._load(x, buffers)
+        state = self.model.module.state_dict()
+        return {name: tensor.cpu().numpy().copy() for name, tensor in state.items()}
+
+
+class ClientImages:
+    """f_i: the mean cross-entropy over one client's images."""
+
+    def __init__(self, problem: Classification, indices: Batch) -> None:
+        self.problem = problem
+        self.indices = indices
+        self.num_examples = len(indices)
+        self.buffers = problem.model.buffers
+
+    def batches(self, work: LocalWork, rng: Generator) -> Iterator[Batch]:
+        """Go through the data in a new order each pass; the last batch of a pass may be short."""
+        size = min(work.batch_size or self.num_examples, self.num_examples)
+        per_pass = -(-self.num_examples // size)
+        steps = work.epochs * per_pass if work.epochs else work.steps
+        for step in range(steps):
+            if step % per_pass == 0:
+                order = rng.permutation(self.indices)
+            start = step % per_pass * size
+            yield order[start : start + size]
+
+    def loss_gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return loss and gradient on a batch of sample indices."""
+        return self.problem.model.loss_gradient(y, *self.problem.training_batch(batch))

@@ -1,0 +1,67 @@
+"""A network whose trainable parameters are one vector, its gradients another.
+
+The update rules are then plain vector arithmetic, and training at some point means to bind
+the network to that vector: nothing is copied.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class FlatModel:
+    """One network, bound to whichever parameter vector is asked for."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._parameters = list(module.parameters())
+        self._sizes = [p.numel() for p in self._parameters]
+        self.size = sum(self._sizes)
+        vector = torch.cat([p.detach().reshape(-1) for p in self._parameters])
+        self.gradient = torch.zeros_like(vector)
+        for parameter, piece in self._pieces(self.gradient):
+            parameter.grad = piece
+        self.bind(vector)
+        self.buffers = self._flatten_buffers(vector)
+
+    def _pieces(self, vector: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+        pieces = vector.split(self._sizes)
+        return [(p, piece.view(p.shape)) for p, piece in zip(self._parameters, pieces, strict=True)]
+
+    def bind(self, vector: Tensor) -> None:
+        """Make `vector` the network's parameters; later changes of it are the network's."""
+        if getattr(self, "vector", None) is vector:
+            return
+        for parameter, piece in self._pieces(vector):
+            parameter.data = piece
+        self.vector = vector
+
+    def _flatten_buffers(self, like: Tensor) -> Tensor:
+        # Counters such as BatchNorm's num_batches_tracked are not statistics: they stay behind.
+        owners: list[tuple[dict[str, Any], str]] = [
+            (module._buffers, name)
+            for module in self.module.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and buffer.is_floating_point()
+        ]
+        tensors = [buffers[name] for buffers, name in owners]
+        flat = torch.cat([like.new_empty(0), *(t.reshape(-1) for t in tensors)])
+        pieces = flat.split([t.numel() for t in tensors])
+        for (buffers, name), tensor, piece in zip(owners, tensors, pieces, strict=True):
+            buffers[name] = piece.view(tensor.shape)
+        return flat
+
+    def loss_gradient(
+        self, vector: Tensor, inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean loss at `vector` and its gradient.
+
+        The gradient is one buffer that the next call overwrites: clone it to keep it.
+        """
+        self.bind(vector)
+        self.module.train()
+        self.gradient.zero_()
+        loss = nn.functional.cross_entropy(self.module(inputs), labels)
+        loss.backward()
+        return loss.detach(), self.gradient

@@ -1,0 +1,129 @@
+"""The networks. Each is a sequence of blocks, whose output is the representation, and a head."""
+
+import re
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedapp.errors import ConfigError
+
+Shape = tuple[int, int, int]
+
+
+class Network(nn.Module):
+    """Blocks, then a linear classifier."""
+
+    def __init__(self, blocks: list[nn.Module], head: nn.Linear) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*blocks)
+        self.head = head
+
+    def representation(self, inputs: Tensor) -> Tensor:
+        """Return what the classifier sees."""
+        return self.blocks(inputs)  # type: ignore[no-any-return]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.head(self.representation(inputs))  # type: ignore[no-any-return]
+
+
+class PadTo(nn.Module):
+    """Pad images with zeros to a square of the given side."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Pad, as evenly as can be."""
+        rows, columns = self.side - images.shape[-2], self.side - images.shape[-1]
+        if rows == columns == 0:
+            return images
+        return F.pad(images, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
+
+
+def mlp(shape: Shape, num_classes: int, widths: list[int]) -> Network:
+    """Fully connected ReLU layers; without any, softmax regression."""
+    blocks: list[nn.Module] = [nn.Flatten()]
+    inputs = shape[0] * shape[1] * shape[2]
+    for width in widths:
+        blocks.append(nn.Sequential(nn.Linear(inputs, width), nn.ReLU()))
+        inputs = width
+    return Network(blocks, nn.Linear(inputs, num_classes))
+
+
+def lenet5(shape: Shape, num_classes: int) -> Network:
+    """LeNet-5 with 64 channels (FedBCGD, table 1); smaller images are padded to 32x32."""
+    channels, height, width = shape
+    if max(height, width) > 32:
+        raise ConfigError(f'model = "lenet5" takes images of up to 32x32, not {height}x{width}.')
+    return Network(
+        [
+            nn.Sequential(PadTo(32), nn.Conv2d(channels, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Sequential(nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            nn.Sequential(nn.Linear(1600, 384), nn.ReLU()),
+            nn.Sequential(nn.Linear(384, 192), nn.ReLU()),
+        ],
+        nn.Linear(192, num_classes),
+    )
+
+
+class Residual(nn.Module):
+    """Two 3x3 convolutions around which the input is carried, subsampled and zero-padded."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = make_norm(norm, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = make_norm(norm, outputs)
+        self.stride = stride
+        self.added = outputs - inputs
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Add the convolutions' output to the input."""
+        outputs = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(inputs)))))
+        carried = inputs[:, :, :: self.stride, :: self.stride]
+        if self.added:
+            carried = F.pad(carried, (0, 0, 0, 0, self.added // 2, self.added - self.added // 2))
+        return F.relu(outputs + carried)
+
+
+def make_norm(norm: str, channels: int) -> nn.Module:
+    """Return a normalisation over batches, or over groups of 8 channels."""
+    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(channels // 8, channels)
+
+
+def resnet20(shape: Shape, num_classes: int, norm: str) -> Network:
+    """ResNet-20 for small images (He et al., section 4.2): 3 x 3 blocks of 16, 32, 64 channels."""
+    stem = nn.Sequential(
+        nn.Conv2d(shape[0], 16, 3, padding=1, bias=False), make_norm(norm, 16), nn.ReLU()
+    )
+    blocks: list[nn.Module] = [stem]
+    inputs = 16
+    for outputs in (16, 32, 64):
+        for _ in range(3):
+            blocks.append(Residual(inputs, outputs, 1 if outputs == inputs else 2, norm))
+            inputs = outputs
+    blocks.append(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    return Network(blocks, nn.Linear(64, num_classes))
+
+
+def make_network(name: str, shape: Shape, num_classes: int, norm: str, seed: int) -> Network:
+    """Build a network by name; its initial weights depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        match name:
+            case "logreg":
+                return mlp(shape, num_classes, [])
+            case "lenet5":
+                return lenet5(shape, num_classes)
+            case "resnet20":
+                return resnet20(shape, num_classes, norm)
+            case _ if re.fullmatch(r"mlp(-[1-9]\d{0,5})+", name):
+                return mlp(shape, num_classes, [int(w) for w in name.split("-")[1:]])
+    raise ConfigError(
+        f"model = {name!r} is not known: choose logreg, lenet5, resnet20, or mlp with its hidden "
+        "widths, such as mlp-200-200."
+    )

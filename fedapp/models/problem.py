@@ -1,0 +1,50 @@
+"""What a federation minimises: the interface that every problem gives to clients and server."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedapp.randomness import Generator
+
+Vector = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How much a client trains in a round: steps, or passes over its data if `epochs` > 0."""
+
+    steps: int
+    epochs: int
+    batch_size: int
+
+
+class Objective(Protocol):
+    """One client's f_i."""
+
+    num_examples: int
+    buffers: Tensor  # the model's statistics, which training changes; may be empty
+
+    def batches(self, work: LocalWork, rng: Generator) -> Iterator[Any]:
+        """Yield the mini-batches of a round, one for each local step."""
+
+    def loss_gradient(self, y: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
+        """Return the mini-batch loss at y, and its gradient in a buffer that is reused."""
+
+
+class Problem(Protocol):
+    """The whole of it: every client's objective, the start, and the measure of success."""
+
+    def initial(self) -> tuple[Vector, Vector]:
+        """Return the common starting point x, and the buffers: what is not trained."""
+
+    def objective(self, client: int) -> Objective:
+        """Return f_i."""
+
+    def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
+        """Return the figures of a model for `rounds.jsonl`."""
+
+    def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
+        """Return x and the buffers under the names that the model's user knows."""

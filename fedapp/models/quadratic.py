@@ -1,0 +1,90 @@
+"""Quadratics with unequal Hessians: the problem on which exact methods show that they are.
+
+f_i(x) = 1/2 (x - b_i)' A_i (x - b_i), f = mean of the f_i, x* in closed form. The eigenvalues of
+every A_i lie in [1 / condition, 1], in axes of the client's own: with equal Hessians every method
+would look exact.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedapp.config import RunConfig
+from fedapp.models.problem import LocalWork, Vector
+from fedapp.randomness import Generator, generator
+
+
+class Quadratic:
+    """All the clients' quadratics."""
+
+    def __init__(self, config: RunConfig) -> None:
+        keys = config.quadratic
+        drawn = [_draw(config, client) for client in range(config.num_clients)]
+        self.A = torch.tensor(np.stack([a for a, _ in drawn]), dtype=torch.float32)
+        self.b = torch.tensor(np.stack([b for _, b in drawn]), dtype=torch.float32)
+        self.noise = keys.noise
+        A, b = self.A.numpy().astype(np.float64), self.b.numpy().astype(np.float64)
+        self._A, self._b = A, b
+        self.optimum = np.linalg.solve(A.sum(0), np.einsum("cij,cj->i", A, b))
+        self.lowest = self.value(self.optimum)
+
+    def initial(self) -> tuple[Vector, Vector]:
+        """Start at zero; there are no buffers."""
+        return np.zeros(self.b.shape[1], dtype=np.float32), np.zeros(0, dtype=np.float32)
+
+    def objective(self, client: int) -> "ClientQuadratic":
+        """Return f_i."""
+        return ClientQuadratic(self.A[client], self.b[client], self.noise)
+
+    def value(self, x: NDArray[np.float64]) -> float:
+        """Return f(x)."""
+        away = x - self._b
+        return float(0.5 * np.einsum("ci,cij,cj->c", away, self._A, away).mean())
+
+    def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
+        """Return f(x) - f* and |x - x*|."""
+        point = x.astype(np.float64)
+        return {
+            "test_loss": self.value(point),
+            "gap": self.value(point) - self.lowest,
+            "distance": float(np.linalg.norm(point - self.optimum)),
+        }
+
+    def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
+        """Return x."""
+        return {"x": x}
+
+
+def _draw(config: RunConfig, client: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    keys = config.quadratic
+    rng = generator(config.seed, "quadratic", client=client)
+    axes, _ = np.linalg.qr(rng.standard_normal((keys.dim, keys.dim)))
+    eigenvalues = keys.condition ** -np.linspace(0, 1, keys.dim)
+    own = 1 + keys.heterogeneity * rng.standard_normal(keys.dim)
+    return (axes * eigenvalues) @ axes.T, own
+
+
+class ClientQuadratic:
+    """f_i. A batch is the noise that its gradient carries."""
+
+    num_examples = 1
+
+    def __init__(self, A: Tensor, b: Tensor, noise: float) -> None:
+        self.A, self.b, self.noise = A, b, noise
+        self.buffers = torch.empty(0)
+
+    def batches(self, work: LocalWork, rng: Generator) -> Iterator[Tensor]:
+        """Yield one draw of gradient noise for each step."""
+        for _ in range(work.epochs or work.steps):
+            draw = rng.standard_normal(len(self.b)) if self.noise else np.zeros(len(self.b))
+            yield torch.tensor(self.noise * draw, dtype=self.b.dtype)
+
+    def loss_gradient(self, y: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Return f_i(y) and A_i (y - b_i) + noise."""
+        away = y - self.b
+        slope = self.A @ away
+        return 0.5 * (away @ slope), slope + batch

@@ -1,0 +1,93 @@
+"""What a run leaves on disk: `config.json`, `rounds.jsonl`, `model.safetensors`."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import flwr
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from fedapp import __version__
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
+from fedapp.state import write_atomically
+
+# The order of a line; an algorithm's own figures follow.
+COLUMNS = [
+    "round",
+    "test_loss",
+    "test_accuracy",
+    "train_loss",
+    "clients",
+    "failures",
+    "uplink_bytes",
+    "downlink_bytes",
+    "uplink_bits_nominal",
+    "simulated_seconds",
+    "wall_seconds",
+]
+
+
+def results_dir(config: RunConfig) -> Path:
+    """Return where results go: never relative to the process, which may be Flower's."""
+    return Path.home() / Path(config.results_dir or "fedapp-results").expanduser()
+
+
+class RunDirectory:
+    """`<results-dir>/<run-name>/`, which belongs to one run alone."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.path = self._create(config)
+        versions = {"fedapp": __version__, "flwr": flwr.__version__, "torch": torch.__version__}
+        text = json.dumps({"config": config.flat(), "versions": versions}, indent=2)
+        (self.path / "config.json").write_text(text + "\n")
+        self._rounds: IO[str] = (self.path / "rounds.jsonl").open("a")
+
+    @staticmethod
+    def _create(config: RunConfig) -> Path:
+        parent = results_dir(config)
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        name = config.run_name or f"{config.algorithm}-{config.dataset}-{stamp}"
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            for number in range(1, 1000):
+                path = parent / (name if number == 1 else f"{name}-{number}")
+                try:
+                    path.mkdir()
+                    return path
+                except FileExistsError:
+                    if config.run_name:
+                        break
+        except OSError as error:
+            raise ConfigError(
+                f"results-dir = {str(parent)!r} cannot be written ({error.strerror}): choose another."
+            ) from None
+        raise ConfigError(
+            f"run-name = {name!r} has results already, in {parent / name}: choose another name, or "
+            "remove them."
+        )
+
+    def write_round(self, record: dict[str, Any]) -> None:
+        """Append one whole line."""
+        ordered = {name: record.get(name) for name in COLUMNS} | record
+        line = {name: _plain(value) for name, value in ordered.items()}
+        self._rounds.write(json.dumps(line) + "\n")
+        self._rounds.flush()
+
+    def write_model(self, tensors: dict[str, NDArray[Any]]) -> None:
+        """Write the model, all of it or nothing."""
+        whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+        write_atomically(self.path / "model.safetensors", lambda path: save_file(whole, path))
+
+    def close(self) -> None:
+        """Close the file of rounds."""
+        self._rounds.close()
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,57 @@
+"""The round loop."""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+
+from fedapp.config import RunConfig
+from fedapp.errors import RunError
+from fedapp.models.problem import Problem
+from fedapp.strategy import FederatedStrategy
+
+log = logging.getLogger("flwr")
+SUMMED = ("failures", "uplink_bytes", "downlink_bytes")  # over the attempts at a round
+
+
+def run_rounds(
+    grid: Grid, strategy: FederatedStrategy, problem: Problem, config: RunConfig, run_name: str
+) -> Iterator[dict[str, Any]]:
+    """Run all rounds; yield the record of each as it ends."""
+    strategy.hosting.wait(grid)
+    arrays = strategy.arrays()
+    for round_ in range(1, config.num_rounds + 1):
+        started = time.perf_counter()
+        spent = dict.fromkeys(SUMMED, 0)
+        for attempt in range(config.round_retries + 1):
+            how = ConfigRecord({"attempt": attempt, "run": run_name})
+            messages = strategy.configure_train(round_, arrays, how, grid)
+            replies = grid.send_and_receive(messages, timeout=config.round_timeout or None)
+            aggregated, metrics = strategy.aggregate_train(round_, replies)
+            spent = {name: spent[name] + int(metrics[name]) for name in SUMMED}  # type: ignore[arg-type]
+            if aggregated is not None:
+                arrays = aggregated
+                break
+            log.warning(
+                "Round %d is too thin: %d of %d clients gave an update, min-clients is %d",
+                round_,
+                metrics["clients"],
+                config.clients_per_round,
+                config.min_clients,
+            )
+        else:
+            raise RunError(
+                f"Round {round_} had fewer than min-clients = {config.min_clients} updates "
+                f"{config.round_retries + 1} times: see above why clients failed."
+            )
+        due = round_ % config.eval_every == 0 or round_ == config.num_rounds
+        figures = problem.evaluate(strategy.x, strategy.buffers) if due else {}
+        record: dict[str, Any] = {"round": round_, "test_loss": None, "test_accuracy": None}
+        record |= figures | dict(metrics) | spent
+        record["wall_seconds"] = time.perf_counter() - started
+        yield record
+        if config.target_accuracy and (figures.get("test_accuracy") or 0) >= config.target_accuracy:
+            return

@@ -1,0 +1,84 @@
+"""What a client remembers between rounds: named arrays, kept on the node.
+
+A client cannot know whether the server used its update: the reply may be lost, late or refused, or
+the round repeated. So each state is kept under the `tag` of the attempt that made it, and the
+server says with the next invitation which tag it accepted last; anything newer is forgotten.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+from flwr.app import ArrayRecord, RecordDict
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from fedapp import wire
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class StateStore(Protocol):
+    """Where the clients of a node keep their state."""
+
+    def load(self, client: int, tag: int) -> Arrays | None:
+        """Return the state that an attempt left, or None if there is none."""
+
+    def save(self, client: int, tag: int, arrays: Arrays, keep: int) -> None:
+        """Keep a new state and the one tagged `keep`; drop all others of the client."""
+
+
+class ContextStore:
+    """State in Flower's `context.state`."""
+
+    def __init__(self, records: RecordDict) -> None:
+        self.records = records
+
+    def load(self, client: int, tag: int) -> Arrays | None:
+        """Read an array record."""
+        record = self.records.get(f"state.{client}.{tag}")
+        return wire.arrays_of(record) if isinstance(record, ArrayRecord) else None
+
+    def save(self, client: int, tag: int, arrays: Arrays, keep: int) -> None:
+        """Write an array record, and remove the others."""
+        self.records[f"state.{client}.{tag}"] = wire.record_of(arrays)
+        for name in list(self.records):
+            kind, _, owned = name.partition(".")
+            owner, _, version = owned.partition(".")
+            if kind == "state" and owner == str(client) and int(version) not in (tag, keep):
+                del self.records[name]
+
+
+class DirectoryStore:
+    """State on disk, one file per client and attempt, each written whole or not at all."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def load(self, client: int, tag: int) -> Arrays | None:
+        """Map a file."""
+        path = self.directory / str(client) / f"{tag}.safetensors"
+        return load_file(path) if path.is_file() else None
+
+    def save(self, client: int, tag: int, arrays: Arrays, keep: int) -> None:
+        """Write a file, and remove the others."""
+        directory = self.directory / str(client)
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{tag}.safetensors"
+        write_atomically(path, lambda temporary: save_file(arrays, temporary))
+        for other in directory.glob("*.safetensors"):
+            if other.stem not in (str(tag), str(keep)):
+                other.unlink()
+
+
+def write_atomically(path: Path, write: Any) -> None:
+    """Let `write` fill a temporary file, then put it in place."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    os.close(handle)
+    try:
+        write(Path(temporary))
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,202 @@
+"""What every algorithm's server side shares: cohorts, messages, replies, means.
+
+An algorithm implements `aggregate`, and where it needs to `setup`, `broadcast` and `own`.
+"""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+from fedapp import costs, wire
+from fedapp.client import Client
+from fedapp.config import RunConfig
+from fedapp.hosting import Hosting
+from fedapp.models.problem import Vector
+from fedapp.randomness import sample_cohort
+from fedapp.wire import Arrays, Invitation, Update
+
+log = logging.getLogger("flwr")
+
+
+class FederatedStrategy(Strategy):
+    """A Flower strategy over logical clients, whose model is one vector x."""
+
+    default_server_lr = 1.0
+
+    def __init__(
+        self, config: RunConfig, client_type: type[Client], x: Vector, buffers: Vector
+    ) -> None:
+        self.config = config
+        self.options = config.options
+        self.server_lr = config.server_lr or self.default_server_lr
+        self.x = x
+        self.buffers = buffers
+        self.hosting = Hosting(config.num_clients)
+        self.state_dir = config.state_dir
+        self._sends = client_type.sends
+        self._spec: wire.Spec = dict.fromkeys(self._sends, (x.dtype, x.shape)) | {
+            "buffers": (buffers.dtype, buffers.shape)
+        }
+        self._tag = 0  # of the attempt under way
+        self._invited: dict[int, list[int]] = {}  # node -> the clients asked of it
+        self._accepted: dict[int, int] = {}  # client -> tag of its last update that was used
+        self._downlink_bytes = 0
+        self._said: set[str] = set()
+        self.setup()
+
+    # The algorithm's part.
+
+    def setup(self) -> None:
+        """Create the server's own state."""
+
+    def broadcast(self) -> Arrays:
+        """Return what every sampled client receives."""
+        return {"x": self.x}
+
+    def own(self, client: int) -> Arrays:
+        """Return what one sampled client alone receives."""
+        return {}
+
+    @abstractmethod
+    def aggregate(self, updates: Sequence[Update]) -> None:
+        """Apply a round's updates, which come in the order of client ids, to x and the state."""
+
+    # What the algorithms are written with.
+
+    def mean(self, updates: Sequence[Update], name: str = "u") -> NDArray[Any]:
+        """Return the mean over the cohort; with `weighting = "examples"`, weighted by data."""
+        return self.sum(updates, name, self._weights(updates))
+
+    @staticmethod
+    def sum(updates: Sequence[Update], name: str, weights: Sequence[float]) -> NDArray[Any]:
+        """Return a weighted sum, added up in the order of the updates."""
+        total = np.zeros_like(updates[0][name])
+        for weight, update in zip(weights, updates, strict=True):
+            total += total.dtype.type(weight) * update[name]
+        return total
+
+    def _weights(self, updates: Sequence[Update]) -> list[float]:
+        if self.config.weighting == "uniform":
+            return [1 / len(updates)] * len(updates)
+        examples = sum(update.num_examples for update in updates)
+        return [update.num_examples / examples for update in updates]
+
+    # Flower's part.
+
+    def arrays(self) -> ArrayRecord:
+        """Return the record that goes to every sampled client."""
+        return wire.record_of(self.broadcast() | {"buffers": self.buffers})
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sample a cohort and write one message to each node that hosts some of it."""
+        run, seed, size = self.config, self.config.seed, self.config.clients_per_round
+        attempt = int(config["attempt"])  # type: ignore[arg-type]
+        self._tag = server_round * (run.round_retries + 1) + attempt
+        self.hosting.update(grid)
+        reachable = sorted(self.hosting.node_of)
+        self._invited = {}
+        for client in sample_cohort(reachable, size, seed, server_round, attempt):
+            self._invited.setdefault(self.hosting.node_of[client], []).append(client)
+        self._downlink_bytes = 0
+        messages = []
+        for node, clients in self._invited.items():
+            invitation = Invitation(
+                round=server_round,
+                tag=self._tag,
+                run=str(config["run"]),
+                state_dir=self.state_dir,
+                accepted={client: self._accepted.get(client, 0) for client in clients},
+                shared={},
+                own={client: own for client in clients if (own := self.own(client))},
+            )
+            content = wire.pack_invitation(invitation, arrays)
+            alone = (wire.nbytes(content.array_records[f"client.{c}"]) for c in invitation.own)
+            self._downlink_bytes += len(clients) * wire.nbytes(arrays) + sum(alone)
+            messages.append(Message(content, node, "train", group_id=str(server_round)))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord]:
+        """Check the replies and apply the updates, if there are at least `min-clients`."""
+        updates: list[Update] = []
+        failures = {c: "no answer in time" for clients in self._invited.values() for c in clients}
+        uplink_bytes = 0
+        for message in replies:
+            invited = self._invited.get(message.metadata.src_node_id, [])
+            reply = wire.unpack_reply(message, invited, self._spec)
+            updates += reply.updates
+            failures |= reply.failures
+            uplink_bytes += reply.uplink_bytes
+        updates.sort(key=lambda update: update.client)
+        failures = {c: why for c, why in failures.items() if c not in {u.client for u in updates}}
+        for client, reason in sorted(failures.items()):
+            self._say_once(f"Client {client} failed: {reason}", kind=reason)
+        metrics = MetricRecord(
+            {
+                "clients": len(updates),
+                "failures": len(failures),
+                "uplink_bytes": uplink_bytes,
+                "downlink_bytes": self._downlink_bytes,
+            }
+        )
+        if len(updates) < self.config.min_clients:
+            return None, metrics
+        for update in updates:
+            self._accepted[update.client] = self._tag
+            if update.state_lost:
+                self._say_once(
+                    f"CLIENT STATE IS LOST: client {update.client} (and maybe others) no longer has "
+                    "what it remembered and starts afresh; set state-dir to keep it across restarts",
+                    kind="state lost",
+                )
+        if self.buffers.size:
+            self.buffers = self.sum(updates, "buffers", [1 / len(updates)] * len(updates))
+        self.aggregate(updates)
+        metrics.update(self._figures(server_round, updates, uplink_bytes))
+        return self.arrays(), metrics
+
+    def _figures(
+        self, round_: int, updates: Sequence[Update], uplink_bytes: int
+    ) -> dict[str, int | float]:
+        size = self.x.size
+        batch = self.config.batch_size
+        trained = {
+            u.client: u.steps * min(batch or u.num_examples, u.num_examples) for u in updates
+        }
+        return {
+            "train_loss": sum(u.train_loss for u in updates) / len(updates),
+            "uplink_bits_nominal": costs.nominal_bits(size, len(updates) * len(self._sends)),
+            "simulated_seconds": costs.training_seconds(self.config, round_, trained)
+            + costs.sending_seconds(self.config, 8 * uplink_bytes, size),
+        }
+
+    def _say_once(self, text: str, kind: str) -> None:
+        if kind not in self._said:
+            self._said.add(kind)
+            log.warning(text)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask no client: the server evaluates on the test set."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Have nothing to aggregate."""
+        return None
+
+    def summary(self) -> None:
+        """Log what this is."""
+        log.info("%s, server step size %g", type(self).__name__, self.server_lr)

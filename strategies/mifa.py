@@ -1,0 +1,32 @@
+"""MIFA and MIFAM: every client's latest update counts, also while it is not sampled.
+
+MIFA: Gu et al., Fast Federated Learning in the Presence of Arbitrary Device Unavailability,
+NeurIPS 2021; both as in GradMA's appendix, algorithm 6.
+
+Down: x. Up: d_i = u_i - g_old. Server state: d, the mean of all clients' latest updates, and m.
+Client state: g_old, its latest update.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedapp.strategy import FederatedStrategy
+from fedapp.wire import Update
+
+
+class MIFA(FederatedStrategy):
+    """MIFAM; MIFA is beta1 = 0."""
+
+    def setup(self) -> None:
+        """Start with no updates and without momentum."""
+        self.d = np.zeros_like(self.x)
+        self.m = np.zeros_like(self.x)
+        self.beta1 = self.options.beta1 if self.options else 0.0
+
+    def aggregate(self, updates: Sequence[Update]) -> None:
+        """Bring d up to date, and step along its momentum."""
+        N = self.config.num_clients
+        self.d = self.d + self.sum(updates, "d", [1 / N] * len(updates))
+        self.m = self.beta1 * self.m + self.d
+        self.x = self.x - self.server_lr * self.m
