@@ -88,9 +88,9 @@ class RunConsole:
         if failures := sum(r["failures"] for r in self.records):
             table.add_row("failed clients", str(failures))
         table.add_row("time", f"{time.perf_counter() - self.started:.1f} s")
-        table.add_row("results", str(self.directory.path))
         self.progress.stop()
         self.console.print(table)
+        self.console.print(f"Results: {self.directory.path}")
 
 
 def _figures(record: dict[str, Any]) -> str:

@@ -122,21 +122,20 @@ def _split(data: ImageData, config: RunConfig) -> list[NDArray[np.int64]]:
                 )
             columns["writer"] = data.writers
             partitioner = NaturalIdPartitioner("writer")
-    partitioner.dataset = Dataset.from_dict(columns).with_format("numpy")
+    partitioner.dataset = Dataset.from_dict(columns)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about classes that nobody holds: said below
         try:
-            groups = [np.asarray(partitioner.load_partition(c)["sample"]) for c in range(clients)]
+            held = (partitioner.load_partition(client)[:]["sample"] for client in range(clients))
+            groups = [np.array(samples, dtype=np.int64) for samples in held]
         except ValueError as error:
             raise ConfigError(
                 f"The {config.partition} partition of {config.dataset} over {clients} clients "
                 f"cannot be made: {str(error).splitlines()[0]}"
             ) from None
-    held = {int(label) for g in groups for label in np.unique(data.train_labels[g])}
-    if config.partition == "classes" and len(held) < data.num_classes:
-        log.warning(
-            "%d of %d classes are held by nobody", data.num_classes - len(held), data.num_classes
-        )
+    unheld = data.num_classes - len(np.unique(data.train_labels[np.concatenate(groups)]))
+    if unheld:
+        log.warning("%d of %d classes are held by nobody", unheld, data.num_classes)
     return groups
 
 

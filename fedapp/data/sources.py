@@ -149,7 +149,7 @@ def decode_hub(name: str) -> tuple[Split, Split]:
 
     hub = HUB[name]
     try:
-        federated = FederatedDataset(dataset=hub.repo, partitioners={})
+        federated = FederatedDataset(dataset=hub.repo, partitioners={}, shuffle=False)
         train = federated.load_split("train")
         test = federated.load_split(hub.test) if hub.test else None
     except Exception as error:  # many libraries' network errors meet here

@@ -1,0 +1,120 @@
+"""The run config: its declaration, its bounds, and how mistakes are told."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from flwr.common.config import flatten_dict
+
+from fedapp.config import RunConfig, Value, absolute_paths, parse_run_config, read_overrides
+from fedapp.errors import ConfigError
+from fedapp.models import make_problem
+from fedapp.registry import find_algorithm
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_pyproject_declares_the_same_keys_and_defaults() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    declared = flatten_dict(pyproject["tool"]["flwr"]["app"]["config"])
+    assert declared == RunConfig().flat()
+    assert {k: type(v) for k, v in declared.items()} == {
+        k: type(v) for k, v in RunConfig().flat().items()
+    }
+
+
+def test_every_declared_key_is_commented() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    section = text.split("[tool.flwr.app.config]")[1].split("[tool.ruff]")[0]
+    keys = [line for line in section.splitlines() if "=" in line and not line.startswith("[")]
+    assert len(keys) == len(RunConfig().flat())
+    assert all("  # " in line for line in keys)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"clients-per-round": 0}, "clients-per-round = 0 is not allowed"),
+        ({"clients-per-round": 21}, "at most num-clients = 20"),
+        ({"num-clients": 4}, "at most num-clients = 4"),
+        ({"min-clients": 6}, "at most clients-per-round = 5"),
+        ({"lr": -0.1}, "lr = -0.1 is not allowed"),
+        ({"lr": float("nan")}, "lr = nan is not allowed"),
+        ({"num-rounds": True}, "num-rounds = True is not allowed"),
+        ({"num-rounds": 2.5}, "num-rounds = 2.5 is not allowed"),
+        ({"partition": "alphabetical"}, "'iid', 'dirichlet', 'classes' or 'writer'"),
+        ({"run-name": "../up"}, "letters, digits"),
+        ({"fedprox.mu": -1.0}, "fedprox.mu = -1.0 is not allowed"),
+        ({"no-such-key": 1}, "There is no config key 'no-such-key'"),
+        ({"algorithm": "fedsgdplus"}, "choose fedavg, fedprox"),
+        ({"dataset": "imagenet22k"}, "choose digits, quadratic, mnist"),
+        ({"dataset": "mnist", "data-dir": "/no/such/place"}, "is not there"),
+        ({"dataset": "mnist", "data-dir": "some/place"}, "give the full path"),
+        ({"model": "transformer"}, "choose logreg"),
+        ({"model": "mlp-0"}, "choose logreg"),
+        ({"device": "tpu"}, 'use "cpu"'),
+        ({"num-clients": 5000}, "more than the 1437 training samples"),
+        ({"classes-per-client": 11}, "more than the 10 classes"),
+        ({"partition": "writer"}, "does not say"),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_says_what_is_allowed(
+    values: dict[str, Value], said: str
+) -> None:
+    with pytest.raises(ConfigError) as told:
+        config = parse_run_config(values)
+        find_algorithm(config)
+        make_problem(config)
+    sentence = str(told.value)
+    assert said in sentence
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+
+
+def test_an_integer_will_do_for_a_float() -> None:
+    assert parse_run_config({"lr": 1}).lr == 1.0
+
+
+def test_schedules() -> None:
+    decaying = RunConfig(lr=0.5, lr_schedule="exponential", lr_decay=0.9)
+    assert [decaying.lr_at(r) for r in (1, 2, 3)] == pytest.approx([0.5, 0.45, 0.405])
+    assert RunConfig(lr=0.5, lr_decay=0.9).lr_at(100) == 0.5
+
+
+def test_presets_and_assignments(tmp_path: Path) -> None:
+    preset = tmp_path / "preset.toml"
+    preset.write_text('algorithm = "fedprox"\nlr = 0.3\n[fedprox]\nmu = 0.7\n')
+    values = read_overrides([preset], ["lr=0.1 seed=3", 'dataset="quadratic"'])
+    config = parse_run_config(values)
+    assert (config.algorithm, config.fedprox.mu) == ("fedprox", 0.7)
+    assert (config.lr, config.seed, config.dataset) == (0.1, 3, "quadratic")
+    with pytest.raises(ConfigError, match="not understood"):
+        read_overrides([], ["lr"])
+    with pytest.raises(ConfigError, match="not understood"):
+        read_overrides([], ["algorithm=fedprox"])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_overrides([tmp_path / "none.toml"], [])
+
+
+def test_paths_are_seen_from_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/usr")
+    assert absolute_paths({"data-dir": "lib", "results-dir": ""}) == {
+        "data-dir": "/usr/lib",
+        "results-dir": "",
+    }
+
+
+@pytest.mark.parametrize(
+    "assignment", ['algorithm="nope"', "clients-per-round=0", "num-clients=2", 'dataset="nope"']
+)
+def test_run_simulation_exits_with_2_and_no_traceback(assignment: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "run_simulation.py", "-c", assignment, "--out", tmp_path],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,116 @@
+"""What clients remember, and which version of it counts."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from safetensors.numpy import load_file
+
+from fedapp import registry
+from fedapp.client import Client
+from fedapp.config import Value, parse_run_config
+from fedapp.engine import InlineGrid
+from fedapp.state import ContextStore, DirectoryStore, StateStore
+from tests.conftest import RunInline, read_rounds
+
+Make = Callable[[Path], StateStore]
+STORES: list[Make] = [lambda _: ContextStore(RecordDict()), DirectoryStore]
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_two_versions_are_kept(make: Make, tmp_path: Path) -> None:
+    store = make(tmp_path)
+    one, two, three = ({"g": np.full(3, value, np.float32)} for value in (1, 2, 3))
+    assert store.load(5, 1) is None
+    store.save(5, 1, one, keep=0)
+    store.save(5, 2, two, keep=1)
+    store.save(15, 1, three, keep=0)
+    np.testing.assert_array_equal((store.load(5, 1) or {})["g"], one["g"])
+    store.save(5, 3, three, keep=1)  # 2 was not accepted
+    assert store.load(5, 2) is None
+    np.testing.assert_array_equal((store.load(5, 1) or {})["g"], one["g"])
+    np.testing.assert_array_equal((store.load(5, 3) or {})["g"], three["g"])
+    np.testing.assert_array_equal((store.load(15, 1) or {})["g"], three["g"])
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path)
+    store.save(1, 1, {"g": np.ones(3, np.float32)}, keep=0)
+
+    def full_disk(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("fedapp.state.save_file", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        store.save(1, 2, {"g": np.zeros(3, np.float32)}, keep=1)
+    assert [p.name for p in (tmp_path / "1").iterdir()] == ["1.safetensors"]
+
+
+KEYS: dict[str, Value] = {"algorithm": "mifam", "dataset": "quadratic", "num_rounds": 12, "lr": 0.1}
+
+
+def test_a_state_dir_gives_the_same_run(run_inline: RunInline, tmp_path: Path) -> None:
+    in_memory = run_inline(**KEYS)
+    on_disk = run_inline(**KEYS, state_dir=str(tmp_path / "state"), run_name="named")
+    a, b = (load_file(d / "model.safetensors")["x"] for d in (in_memory, on_disk))
+    np.testing.assert_array_equal(a, b)
+    assert (tmp_path / "state" / "named").is_dir()
+
+
+class Forgetful(registry.ALGORITHMS["mifam"].client):  # type: ignore[misc]
+    """Sends an update that the server must refuse, in some rounds; its state has moved on by then."""
+
+    def fit(self, parameters, config):  # type: ignore[no-untyped-def]
+        arrays, examples, metrics = super().fit(parameters, config)
+        if config["round"] in (4, 7) and self.client % 2:
+            arrays = [np.full_like(arrays[0], np.nan), *arrays[1:]]
+        return arrays, examples, metrics
+
+
+def test_a_refused_update_is_undone_at_the_client(
+    run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """d = mean of g_old over all clients must hold, whatever the server refused."""
+    strategies = []
+    original = registry.ALGORITHMS["mifam"]
+
+    class Watched(original.strategy):  # type: ignore[name-defined,misc]
+        def setup(self) -> None:
+            super().setup()
+            strategies.append(self)
+
+    faulty: type[Client] = Forgetful
+    algorithm = registry.Algorithm("mifam", "", Watched, faulty, stateful=True)
+    monkeypatch.setitem(registry.ALGORITHMS, "mifam", algorithm)
+    contexts: list[Context] = []
+    keep = InlineGrid.__init__
+
+    def watch(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        keep(self, *args, **kwargs)
+        contexts.extend(self._contexts.values())
+
+    monkeypatch.setattr(InlineGrid, "__init__", watch)
+    records = read_rounds(run_inline(**KEYS))
+    assert sum(r["failures"] for r in records) > 0
+    (strategy,) = strategies
+    store = ContextStore(contexts[0].state)
+    dim = parse_run_config({}).quadratic.dim
+    held = [
+        (store.load(c, tag) or {})["g_old"] if (tag := strategy._accepted.get(c)) else np.zeros(dim)
+        for c in range(20)
+    ]
+    np.testing.assert_allclose(strategy.d, np.mean(held, axis=0), atol=1e-5)
+
+
+def test_lost_state_is_said_once_and_the_run_goes_on(
+    run_inline: RunInline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ContextStore, "load", lambda *_: None)
+    with caplog.at_level("WARNING", logger="flwr"):
+        records = read_rounds(run_inline(**KEYS))
+    assert len(records) == 12
+    assert sum("CLIENT STATE IS LOST" in m for m in caplog.messages) == 1

@@ -1,0 +1,161 @@
+"""The wire: what is packed comes back, and what does not fit is refused."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedapp import wire
+from fedapp.wire import Invitation, Update, WireError
+
+SPEC: wire.Spec = {"u": (np.dtype("float32"), (5,)), "buffers": (np.dtype("float32"), (0,))}
+GOOD = {"u": np.arange(5, dtype=np.float32), "buffers": np.zeros(0, np.float32)}
+
+
+def message(content: RecordDict | Error) -> Message:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
+    asked = Message(RecordDict(), 7, "train")
+    return Message(content, reply_to=asked)
+
+
+def reply_with(arrays: ArrayRecord, **metrics: Any) -> wire.Reply:
+    told = {"num-examples": 3, "steps": 2, "train-loss": 0.5} | {
+        key.replace("_", "-"): value for key, value in metrics.items()
+    }
+    content = RecordDict({"client.4": arrays, "metrics.4": MetricRecord(told)})
+    return wire.unpack_reply(message(content), [4], SPEC)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    hnp.arrays(
+        st.sampled_from(["<f4", "<f8", "u1", "<i8"]),
+        hnp.array_shapes(min_dims=1, max_dims=2, min_side=0),
+    )
+)
+def test_arrays_survive(array: np.ndarray[Any, Any]) -> None:
+    out = wire.arrays_of(wire.record_of({"a": array}))["a"]
+    assert out.dtype == array.dtype
+    np.testing.assert_array_equal(out, array)
+
+
+def test_an_invitation_survives() -> None:
+    shared = {"x": np.arange(3, dtype=np.float32), "buffers": np.zeros(2, np.float32)}
+    own = {9: {"D": np.ones(3, np.float32)}}
+    sent = Invitation(3, 12, "run", "/state", {2: 8, 9: 0}, {}, own)
+    got = wire.unpack_invitation(wire.pack_invitation(sent, wire.record_of(shared)))
+    assert (got.round, got.tag, got.run, got.state_dir) == (3, 12, "run", "/state")
+    assert got.accepted == {2: 8, 9: 0}
+    np.testing.assert_array_equal(got.shared["x"], shared["x"])
+    np.testing.assert_array_equal(got.own[9]["D"], own[9]["D"])
+    assert set(got.own) == {9}
+
+
+def test_a_reply_survives() -> None:
+    update = Update(4, dict(GOOD), 3, 2, 0.5, state_lost=True)
+    reply = wire.unpack_reply(message(wire.pack_reply([update], {5: "ill"})), [4, 5, 6], SPEC)
+    (got,) = reply.updates
+    np.testing.assert_array_equal(got["u"], GOOD["u"])
+    assert (got.client, got.num_examples, got.steps, got.train_loss) == (4, 3, 2, 0.5)
+    assert got.state_lost
+    assert reply.failures == {5: "ill", 6: "it sent nothing"}
+    assert reply.uplink_bytes == sum(len(Array(a).data) for a in GOOD.values())
+
+
+def test_a_client_that_was_not_invited_is_not_read() -> None:
+    update = Update(8, dict(GOOD), 3, 2, 0.5)
+    reply = wire.unpack_reply(message(wire.pack_reply([update], {})), [4], SPEC)
+    assert not reply.updates
+    assert set(reply.failures) == {4}
+
+
+def test_an_error_fails_everyone_it_concerns() -> None:
+    reply = wire.unpack_reply(message(Error(2, "first line\nlast line")), [4, 5], SPEC)
+    assert reply.failures == {4: "last line", 5: "last line"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"u": np.zeros(4, np.float32)}, "shape (4,) instead of (5,)"),
+        ({"u": np.zeros((5, 1), np.float32)}, "shape (5, 1) instead of (5,)"),
+        ({"u": np.zeros(5, np.float64)}, "float64 instead of float32"),
+        ({"u": np.zeros(5, np.int32)}, "int32 instead of float32"),
+        ({"u": np.full(5, np.nan, np.float32)}, "not finite"),
+        ({"u": np.array([1, 2, np.inf, 4, 5], np.float32)}, "not finite"),
+        ({"v": np.zeros(5, np.float32)}, "instead of ['buffers', 'u']"),
+        ({"u": np.zeros(10**6, np.float32)}, "shape (1000000,)"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(changed: dict[str, Any], said: str) -> None:
+    reply = reply_with(wire.record_of(GOOD | changed))
+    assert not reply.updates
+    assert said in reply.failures[4]
+
+
+def test_a_missing_array_is_refused() -> None:
+    reply = reply_with(wire.record_of({"u": GOOD["u"]}))
+    assert "instead of ['buffers', 'u']" in reply.failures[4]
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"num_examples": 0}, {"num_examples": -5}, {"num_examples": 2.5}, {"steps": -1},
+        {"train_loss": float("nan")}, {"train_loss": 3}, {"num_examples": [1, 2]},
+    ],
+)  # fmt: skip
+def test_metrics_that_make_no_sense_are_refused(metrics: dict[str, Any]) -> None:
+    assert 4 in reply_with(wire.record_of(GOOD), **metrics).failures
+
+
+def test_missing_metrics_are_refused() -> None:
+    content = RecordDict({"client.4": wire.record_of(GOOD), "failures": ConfigRecord()})
+    assert 4 in wire.unpack_reply(message(content), [4], SPEC).failures
+
+
+def npy(header_shape: str, payload: bytes = b"\0" * 20, descr: str = "<f4") -> bytes:
+    """Write an .npy file by hand, with whatever shape it claims."""
+    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {header_shape}, }}"
+    head = head.ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + payload
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\x93NUMPY", npy("(5,)")[:-1], npy("(5,)") + b"\0", npy("(1000000000000,)"),
+        npy("(-5,)"), npy("(5,)", descr="|O"), b"\x80\x04\x95pickle", npy("(2, 3)"), npy("'x'"),
+    ],
+)  # fmt: skip
+def test_bytes_that_are_no_array_are_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        wire.decode(Array("float32", (5,), "numpy.ndarray", data))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, 147), st.integers(0, 255))
+def test_any_changed_byte_gives_a_wire_error_or_an_array_of_the_right_kind(
+    at: int, value: int
+) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, GOOD["u"])
+    data = bytearray(buffer.getvalue())
+    data[at % len(data)] = value
+    record = ArrayRecord(
+        {
+            "u": Array("float32", (5,), "numpy.ndarray", bytes(data)),
+            "buffers": Array(GOOD["buffers"]),
+        }
+    )
+    reply = reply_with(record)
+    assert len(reply.updates) + len(reply.failures) == 1
+    for update in reply.updates:
+        assert update["u"].shape == (5,)
+        assert np.isfinite(update["u"]).all()
