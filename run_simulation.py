@@ -7,10 +7,16 @@ Each preset is one run; without any, the defaults of pyproject.toml are. Exit co
 import argparse
 import logging
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedapp.config import absolute_paths, parse_run_config, read_overrides
+from fedapp.config import RunConfig, absolute_paths, parse_run_config, read_overrides
 from fedapp.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 
 def main() -> int:
@@ -25,35 +31,83 @@ def main() -> int:
         metavar="KEY=VALUE",
         help="a run-config key with a TOML value, as `flwr run -c` takes it; may be repeated",
     )
-    parser.add_argument("--engine", choices=["inline"], default="inline", help="where clients run")
+    parser.add_argument(
+        "--engine",
+        choices=["ray", "inline"],
+        default="ray",
+        help="where clients run: on Ray workers (the default), or in this process",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=0, metavar="W", help="default: the CPUs that Ray sees"
+    )
+    parser.add_argument(
+        "--address", default="", help="a Ray cluster to join; default: start Ray here"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="results directory")
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.WARNING)
     try:
-        for presets in [[preset] for preset in arguments.presets] or [[]]:
-            values = read_overrides(presets, arguments.config)
-            if arguments.out:
-                values["results-dir"] = str(arguments.out)
-            _run(values)
+        return _run_all(arguments)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except RunError as error:
-        print(error, file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("Interrupted; the rounds so far are saved.", file=sys.stderr)
         return 130
-    return 0
 
 
-def _run(values: dict[str, bool | int | float | str]) -> None:
+def _run_all(arguments: argparse.Namespace) -> int:
+    runs = [_config(presets, arguments) for presets in _each(arguments.presets)]
+    from fedapp import server_app
+    from fedapp.models import make_problem
+
+    make_problem(runs[0])  # what is wrong with the data is told before an engine starts
+    code = 0
+    with _engine(arguments) as make_grid:
+        for config in runs:
+            try:
+                server_app.run(make_grid(config), config)
+            except (ConfigError, RunError) as error:  # the other runs go on
+                print(error, file=sys.stderr)
+                code = max(code, 2 if isinstance(error, ConfigError) else 1)
+    return code
+
+
+def _each(presets: list[Path]) -> list[list[Path]]:
+    return [[preset] for preset in presets] or [[]]
+
+
+def _config(presets: list[Path], arguments: argparse.Namespace) -> RunConfig:
+    """Read and check one run's config."""
+    values = read_overrides(presets, arguments.config)
+    if arguments.out:
+        values["results-dir"] = str(arguments.out)
     config = parse_run_config(absolute_paths(values))
-    # Flower and torch take seconds to import: a mistake in the config is told before.
-    from fedapp import client_app, server_app
-    from fedapp.engine import InlineGrid
+    from fedapp.registry import find_algorithm
 
-    server_app.run(InlineGrid(client_app.app, config.flat()), config)
+    find_algorithm(config)
+    return config
+
+
+@contextmanager
+def _engine(arguments: argparse.Namespace) -> Iterator[Callable[[RunConfig], "Grid"]]:
+    """Start the engine that all runs share."""
+    from fedapp import client_app, engine
+    from fedapp.models import make_problem
+
+    if arguments.engine == "inline":
+        yield lambda config: engine.InlineGrid(client_app.app, config.flat())
+        return
+    from fedapp.engine.ray import RayGrid, RayWorkers
+
+    def ray_grid(config: RunConfig) -> RayGrid:
+        problem, work = make_problem(config), config.local_work
+        return RayGrid(
+            workers, config.flat(), lambda c: work.samples(problem.objective(c).num_examples)
+        )
+
+    with RayWorkers(arguments.workers, arguments.address) as workers:
+        yield ray_grid
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedapp.config import RunConfig, absolute_paths, parse_run_config, read_overrides
 from fedapp.errors import ConfigError
@@ -31,13 +29,14 @@ def algorithms() -> None:
     """List the algorithms, and the keys of their own with their defaults."""
     from fedapp.registry import ALGORITHMS
 
-    table = Table("algorithm", "what it does", "keys of its own", box=None, pad_edge=False)
+    width = max(map(len, ALGORITHMS)) + 2
     for algorithm in ALGORITHMS.values():
+        typer.echo(f"{algorithm.name:{width}}{algorithm.summary}")
         options = RunConfig(algorithm=algorithm.name).options
         values = options.model_dump(by_alias=True) if options else {}
-        keys = [f"{algorithm.name}.{key} = {value}" for key, value in values.items()]
-        table.add_row(algorithm.name, algorithm.summary, ", ".join(keys))
-    Console(highlight=False).print(table)
+        keys = [f"server-lr = {algorithm.strategy.default_server_lr}"]
+        keys += [f"{algorithm.name}.{key} = {value}" for key, value in values.items()]
+        typer.echo(" " * width + ", ".join(keys))
 
 
 @app.command()
@@ -52,6 +51,8 @@ def partition(
     from fedapp.data import load_images, load_partition
     from fedapp.report.partition import draw_partition
 
+    if output.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"-o {output} is no picture that can be written: use .png, .svg or .pdf.")
     run = _config(presets, config)
     if run.dataset == "quadratic":
         raise ConfigError("The quadratic problem has no classes: choose an image data set.")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.config import RunConfig
-from fedapp.models.problem import LocalWork, Objective
+from fedapp.models.problem import Objective
 from fedapp.randomness import generator
 
 State = dict[str, Tensor]
@@ -33,6 +33,7 @@ class Client(NumPyClient):
         self.options = config.options
         self.client = client
         self.state = state  # what `update` leaves here is there in the client's next round
+        self.steps = 0  # tau, as it turned out
         self.losses: list[Tensor] = []
 
     @abstractmethod
@@ -41,9 +42,10 @@ class Client(NumPyClient):
 
     def batches(self) -> Iterator[Any]:
         """Yield this round's mini-batches: one for each of the tau local steps."""
-        work = LocalWork(self.config.local_steps, self.config.local_epochs, self.config.batch_size)
         rng = generator(self.config.seed, "batches", self.round, self.client)
-        return self.objective.batches(work, rng)
+        for batch in self.objective.batches(self.config.local_work, rng):
+            self.steps += 1
+            yield batch
 
     def gradient(self, y: Tensor, batch: Any) -> Tensor:
         """Return g(y), weight decay included; the next call overwrites it."""
@@ -61,9 +63,10 @@ class Client(NumPyClient):
         *received, buffers = (torch.tensor(array, device=device) for array in parameters)
         self.objective.buffers.copy_(buffers)
         sent = self.update(*received)
-        vectors = [*(sent[name] for name in self.sends), self.objective.buffers]
+        # The buffers are the model's own, which the next client overwrites.
+        vectors = [*(sent[name] for name in self.sends), self.objective.buffers.clone()]
         metrics = {
-            "steps": len(self.losses),
+            "steps": self.steps,
             "train-loss": float(torch.stack(self.losses).mean()) if self.losses else 0.0,
         }
         return [_array(v) for v in vectors], self.objective.num_examples, metrics

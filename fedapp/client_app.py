@@ -2,14 +2,13 @@
 
 import logging
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedapp import wire
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig, Value, parse_run_config, writable_directory
 from fedapp.errors import ConfigError
 from fedapp.hosting import hosted_clients
 from fedapp.models import make_problem
@@ -38,26 +37,28 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the invited clients one after the other; one that fails costs only itself."""
     invitation = wire.unpack_invitation(message.content)
-    updates: list[Update] = []
+    content = RecordDict()
     failures: dict[int, str] = {}
     try:
         config = _config(context)
         algorithm, problem = find_algorithm(config), make_problem(config)
-        hosted = hosted_clients(context.node_config, config.num_clients)
+        hosted = set(hosted_clients(context.node_config, config.num_clients))
+        store = _store(config, context, invitation)
     except ConfigError as error:
         log.error(str(error))
-        failures = dict.fromkeys(invitation.accepted, str(error))
-        return Message(wire.pack_reply(updates, failures), reply_to=message)
-    store = _store(config, context, invitation)
+        wire.add_failures(content, dict.fromkeys(invitation.accepted, str(error)))
+        return Message(content, reply_to=message)
     for client in invitation.accepted:
         try:
             if client not in hosted:
-                raise ConfigError(f"this node does not host client {client}")
-            updates.append(_train_client(client, invitation, config, algorithm, problem, store))
+                raise ValueError(f"this node does not host client {client}")
+            update = _train_client(client, invitation, config, algorithm, problem, store)
+            wire.add_update(content, update)
         except Exception as error:
             log.exception("Client %d failed in round %d", client, invitation.round)
             failures[client] = f"{type(error).__name__}: {error}"
-    return Message(wire.pack_reply(updates, failures), reply_to=message)
+    wire.add_failures(content, failures)
+    return Message(content, reply_to=message)
 
 
 def _config(context: Context) -> RunConfig:
@@ -74,7 +75,7 @@ def _parse(items: tuple[tuple[str, Value], ...]) -> RunConfig:
 def _store(config: RunConfig, context: Context, invitation: Invitation) -> StateStore:
     directory = config.state_dir or invitation.state_dir
     if directory:
-        return DirectoryStore(Path(directory).expanduser() / invitation.run)
+        return DirectoryStore(writable_directory("state-dir", directory) / invitation.run)
     return ContextStore(context.state)
 
 
@@ -88,8 +89,10 @@ def _train_client(
 ) -> Update:
     accepted = invitation.accepted[client]
     remembered = store.load(client, accepted) if algorithm.stateful and accepted else {}
-    state = {name: torch.tensor(array) for name, array in (remembered or {}).items()}
-    trainee = algorithm.client(problem.objective(client), config, client, state)
+    objective = problem.objective(client)
+    device = objective.buffers.device
+    state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}
+    trainee = algorithm.client(objective, config, client, state)
     received = invitation.shared | invitation.own.get(client, {})
     parameters = [received[name] for name in (*trainee.receives, "buffers")]
     arrays, examples, metrics = trainee.fit(parameters, {"round": invitation.round})

@@ -7,7 +7,9 @@ here; an algorithm's own keys are a table of its name.
 
 import os
 import re
+import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,6 +19,30 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fedapp.errors import ConfigError
 
 Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How much a client trains in a round: steps, or passes over its data if `epochs` > 0."""
+
+    steps: int
+    epochs: int
+    batch_size: int
+
+    def batch(self, num_examples: int) -> int:
+        """Return the size of a client's batches."""
+        return min(self.batch_size or num_examples, num_examples)
+
+    def num_steps(self, num_examples: int) -> int:
+        """Return tau for a client; the last batch of a pass may be short."""
+        per_pass = -(-num_examples // self.batch(num_examples))
+        return self.epochs * per_pass if self.epochs else self.steps
+
+    def samples(self, num_examples: int) -> int:
+        """Return about how many samples a client trains on."""
+        if self.epochs:
+            return self.epochs * num_examples
+        return self.steps * self.batch(num_examples)
 
 
 class _Table(BaseModel):
@@ -128,12 +154,22 @@ class RunConfig(_Table):
     quadratic: QuadraticKeys = QuadraticKeys()
     time: TimeKeys = TimeKeys()
 
-    @field_validator("run_name")
+    @field_validator("run_name", "dataset")
     @classmethod
     def _plain_name(cls, name: str) -> str:
         if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            raise ValueError("use letters, digits, '.', '_' and '-' only")
+            raise ValueError("should be made of letters, digits, '.', '_' and '-' only")
         return name
+
+    @field_validator("data_dir", "state_dir")
+    @classmethod
+    def _full_path(cls, path: str) -> str:
+        if path and not Path(path).expanduser().is_absolute():
+            raise ValueError(
+                "should be a full path, because under `flwr run` a relative one would mean a "
+                "directory of Flower's"
+            )
+        return path
 
     @model_validator(mode="after")
     def _counts_agree(self) -> Self:
@@ -154,6 +190,11 @@ class RunConfig(_Table):
         """The algorithm's own keys, or None if it has none."""
         return getattr(self, self.algorithm, None)
 
+    @property
+    def local_work(self) -> LocalWork:
+        """What a client does in a round."""
+        return LocalWork(self.local_steps, self.local_epochs, self.batch_size)
+
     def lr_at(self, round_: int) -> float:
         """Return the local step size of a round (the first is 1)."""
         if self.lr_schedule == "exponential":
@@ -171,6 +212,8 @@ def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
         return RunConfig.model_validate(unflatten_dict(dict(values)))
     except ValidationError as invalid:
         raise ConfigError(_sentence(invalid)) from None
+    except TypeError:  # one key is a value and a table at once
+        raise ConfigError("A config key is given both a value and keys of its own.") from None
 
 
 def _sentence(invalid: ValidationError) -> str:
@@ -181,8 +224,13 @@ def _sentence(invalid: ValidationError) -> str:
         return f"There is no config key '{key}': see pyproject.toml for those there are."
     if not key:  # a check over several keys names them itself
         return f"{message}."
+    if problem["type"] == "model_type":
+        return f"{key} is a table of keys: set {key}.<key> instead."
     message = message.removeprefix("Input ")
     return f"{key} = {problem['input']!r} is not allowed: it {message}."
+
+
+_ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits them
 
 
 def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Value]:
@@ -190,7 +238,7 @@ def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Val
     values: dict[str, Value] = {}
     for preset in presets:
         try:
-            values |= parse_config_args([str(preset)])
+            values |= flatten_dict(tomllib.loads(preset.read_text()))
         except (OSError, ValueError) as error:
             raise ConfigError(f"The preset {preset} cannot be read: {error}.") from None
     for assignment in assignments:
@@ -198,7 +246,7 @@ def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Val
             parsed = parse_config_args([assignment])
         except Exception:  # Flower raises a type of its command line's
             parsed = {}
-        if not parsed:
+        if not parsed or _ASSIGNMENT.sub("", assignment).strip():
             raise ConfigError(
                 f"-c {assignment!r} is not understood: write key=value with a TOML value, "
                 "for example -c 'algorithm=\"fedprox\"' or -c lr=0.05."
@@ -211,20 +259,27 @@ def absolute_paths(values: dict[str, Value]) -> dict[str, Value]:
     """Make a run's paths absolute, seen from the working directory."""
     paths = ("data-dir", "results-dir", "state-dir")
     return values | {
-        key: os.path.abspath(os.path.expanduser(str(values[key])))
+        key: os.path.abspath(os.path.expanduser(value))
         for key in paths
-        if values.get(key)
+        if isinstance(value := values.get(key), str) and value
     }
 
 
 def existing_directory(key: str, value: str) -> Path:
-    """Return the directory that a key names; it must be absolute and there."""
+    """Return the directory that a key names; it must be there."""
     path = Path(value).expanduser()
-    if not path.is_absolute():
-        raise ConfigError(
-            f"{key} = {value!r} is a relative path, which under `flwr run` would mean a directory "
-            "of Flower's: give the full path."
-        )
     if not path.is_dir():
         raise ConfigError(f"{key} = {value!r} is not there: give a directory that exists.")
+    return path
+
+
+def writable_directory(key: str, value: str | Path) -> Path:
+    """Return the directory that a key names; it is made if it is not there."""
+    path = Path(value).expanduser()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{key} = {str(path)!r} cannot be written ({error.strerror}): choose another."
+        ) from None
     return path

@@ -25,7 +25,7 @@ class RunConsole:
 
     def __init__(self, config: RunConfig, directory: RunDirectory, num_parameters: int) -> None:
         self.config, self.directory, self.num_parameters = config, directory, num_parameters
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = Console(highlight=False, markup=False, soft_wrap=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

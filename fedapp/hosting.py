@@ -10,11 +10,14 @@ import time
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedapp import wire
 from fedapp.errors import ConfigError, RunError
+from fedapp.wire import WireError
 
 log = logging.getLogger("flwr")
 QUERY_TIMEOUT = 120.0  # a node's first message may have to load torch
 WAIT_FOR_NODES = 60.0
+FIRST_PAUSE = 10.0
 
 
 def hosted_clients(node_config: dict[str, bool | int | float | str], num_clients: int) -> list[int]:
@@ -29,37 +32,60 @@ def hosted_clients(node_config: dict[str, bool | int | float | str], num_clients
 
 
 class Hosting:
-    """The clients of every node that has been asked."""
+    """The clients of every node that has been asked.
+
+    A node that gives no answer, or an error, is asked again, after ever longer pauses.
+    """
 
     def __init__(self, num_clients: int) -> None:
         self.num_clients = num_clients
-        self._met: dict[int, list[int]] = {}
         self.node_of: dict[int, int] = {}  # of the clients whose node is connected now
+        self._met: dict[int, list[int]] = {}
+        self._ask_again: dict[int, tuple[float, float]] = {}  # node -> when, and the pause after
+        self._twice: set[int] = set()
 
     def update(self, grid: Grid) -> None:
         """Ask the nodes that are new which clients they host; forget those that have left."""
-        nodes = list(grid.get_node_ids())
-        if new := [node for node in nodes if node not in self._met]:
-            queries = [Message(RecordDict(), node, "query") for node in new]
-            for reply in grid.send_and_receive(queries, timeout=QUERY_TIMEOUT):
-                self._met[reply.metadata.src_node_id] = self._clients_of(reply)
-        self.node_of = {}
-        for node in nodes:
-            for client in self._met.get(node, []):
-                if self.node_of.setdefault(client, node) != node:
+        nodes = set(grid.get_node_ids())
+        now = time.monotonic()
+        new = [n for n in nodes - set(self._met) if self._ask_again.get(n, (0.0, 0.0))[0] <= now]
+        if new:
+            self._ask(grid, new)
+        before, self.node_of = self.node_of, {}
+        for client, node in before.items():  # a client stays with its node while that is there
+            if node in nodes:
+                self.node_of[client] = node
+        for node in sorted(nodes & set(self._met)):
+            for client in self._met[node]:
+                if self.node_of.setdefault(client, node) != node and client not in self._twice:
+                    self._twice.add(client)
                     log.warning("Client %d is hosted by two nodes; one of them is left out", client)
 
-    def _clients_of(self, reply: Message) -> list[int]:
-        node = reply.metadata.src_node_id
+    def _ask(self, grid: Grid, nodes: list[int]) -> None:
+        queries = [Message(RecordDict(), node, "query") for node in nodes]
+        replies = list(grid.send_and_receive(queries, timeout=QUERY_TIMEOUT))
+        answers = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        for query in queries:
+            node = query.metadata.dst_node_id
+            reply = answers.get(query.metadata.message_id)
+            try:
+                self._met[node] = self._clients_of(reply)
+            except WireError as error:
+                pause = self._ask_again.get(node, (0.0, FIRST_PAUSE))[1]
+                if pause == FIRST_PAUSE:
+                    log.warning("Node %d hosts no clients: %s", node, error)
+                self._ask_again[node] = (time.monotonic() + pause, 2 * pause)
+
+    def _clients_of(self, reply: Message | None) -> list[int]:
+        if reply is None:
+            raise WireError("no answer in time")
         if reply.has_error():
-            reason = (reply.error.reason or "it gave no reason").strip().splitlines()[-1]
-            log.warning("Node %d hosts no clients: %s", node, reason)
-            return []
-        record = reply.content.config_records.get("hosting", ConfigRecord())
-        clients = record.get("clients")
+            raise WireError(wire.reason_of(reply))
+        record = reply.content.get("hosting")
+        clients = record.get("clients") if isinstance(record, ConfigRecord) else None
         if not isinstance(clients, list):
-            log.warning("Node %d hosts no clients: %s", node, record.get("error", "no answer"))
-            return []
+            said = record.get("error") if isinstance(record, ConfigRecord) else None
+            raise WireError(str(said or "it does not say which")[:300])
         return [c for c in clients if isinstance(c, int) and 0 <= c < self.num_clients]
 
     def wait(self, grid: Grid, limit: float = WAIT_FOR_NODES) -> None:

@@ -1,5 +1,6 @@
 """What a run leaves on disk: `config.json`, `rounds.jsonl`, `model.safetensors`."""
 
+import itertools
 import json
 import math
 import time
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from fedapp import __version__
-from fedapp.config import RunConfig
+from fedapp.config import RunConfig, writable_directory
 from fedapp.errors import ConfigError
 from fedapp.state import write_atomically
 
@@ -50,27 +51,21 @@ class RunDirectory:
 
     @staticmethod
     def _create(config: RunConfig) -> Path:
-        parent = results_dir(config)
+        parent = writable_directory("results-dir", results_dir(config))
         stamp = time.strftime("%Y%m%d-%H%M%S")
         name = config.run_name or f"{config.algorithm}-{config.dataset}-{stamp}"
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-            for number in range(1, 1000):
-                path = parent / (name if number == 1 else f"{name}-{number}")
-                try:
-                    path.mkdir()
-                    return path
-                except FileExistsError:
-                    if config.run_name:
-                        break
-        except OSError as error:
-            raise ConfigError(
-                f"results-dir = {str(parent)!r} cannot be written ({error.strerror}): choose another."
-            ) from None
-        raise ConfigError(
-            f"run-name = {name!r} has results already, in {parent / name}: choose another name, or "
-            "remove them."
-        )
+        for number in itertools.count(1):
+            path = parent / (name if number == 1 else f"{name}-{number}")
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:
+                if config.run_name:
+                    raise ConfigError(
+                        f"run-name = {name!r} has results already, in {path}: choose another name, "
+                        "or remove them."
+                    ) from None
+        return path
 
     def write_round(self, record: dict[str, Any]) -> None:
         """Append one whole line."""

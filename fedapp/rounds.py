@@ -14,7 +14,8 @@ from fedapp.models.problem import Problem
 from fedapp.strategy import FederatedStrategy
 
 log = logging.getLogger("flwr")
-SUMMED = ("failures", "uplink_bytes", "downlink_bytes")  # over the attempts at a round
+# Over the attempts at a round:
+SUMMED = ["failures", "uplink_bytes", "downlink_bytes", "uplink_bits_nominal", "simulated_seconds"]
 
 
 def run_rounds(
@@ -25,13 +26,13 @@ def run_rounds(
     arrays = strategy.arrays()
     for round_ in range(1, config.num_rounds + 1):
         started = time.perf_counter()
-        spent = dict.fromkeys(SUMMED, 0)
+        spent: dict[str, Any] = dict.fromkeys(SUMMED, 0)
         for attempt in range(config.round_retries + 1):
             how = ConfigRecord({"attempt": attempt, "run": run_name})
             messages = strategy.configure_train(round_, arrays, how, grid)
             replies = grid.send_and_receive(messages, timeout=config.round_timeout or None)
             aggregated, metrics = strategy.aggregate_train(round_, replies)
-            spent = {name: spent[name] + int(metrics[name]) for name in SUMMED}  # type: ignore[arg-type]
+            spent = {name: spent[name] + metrics[name] for name in SUMMED}
             if aggregated is not None:
                 arrays = aggregated
                 break

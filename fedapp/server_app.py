@@ -5,9 +5,9 @@ import shutil
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.superlink.grid import InMemoryGrid
+from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
-from fedapp.config import RunConfig, parse_run_config
+from fedapp.config import RunConfig, parse_run_config, writable_directory
 from fedapp.console import RunConsole
 from fedapp.errors import log_as_one_sentence
 from fedapp.models import make_problem
@@ -32,6 +32,8 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     algorithm = find_algorithm(config)
     problem = make_problem(config)
     strategy: FederatedStrategy = algorithm.strategy(config, algorithm.client, *problem.initial())
+    if config.state_dir and not isinstance(grid, HttpGrid):  # then the nodes are on this machine
+        writable_directory("state-dir", config.state_dir)
     directory = RunDirectory(config)
     client_state = directory.path / "client-state"
     if algorithm.stateful and not config.state_dir and isinstance(grid, InMemoryGrid):

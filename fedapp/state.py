@@ -5,17 +5,19 @@ the round repeated. So each state is kept under the `tag` of the attempt that ma
 server says with the next invitation which tag it accepted last; anything newer is forgotten.
 """
 
-import os
-import tempfile
+import logging
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from fedapp import wire
 
+log = logging.getLogger("flwr")
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -26,7 +28,10 @@ class StateStore(Protocol):
         """Return the state that an attempt left, or None if there is none."""
 
     def save(self, client: int, tag: int, arrays: Arrays, keep: int) -> None:
-        """Keep a new state and the one tagged `keep`; drop all others of the client."""
+        """Keep a new state and the one tagged `keep`; drop the client's older ones.
+
+        Newer ones stay: this may be the late work of an attempt that was given up.
+        """
 
 
 class ContextStore:
@@ -46,8 +51,12 @@ class ContextStore:
         for name in list(self.records):
             kind, _, owned = name.partition(".")
             owner, _, version = owned.partition(".")
-            if kind == "state" and owner == str(client) and int(version) not in (tag, keep):
+            if kind == "state" and owner == str(client) and _is_old(version, tag, keep):
                 del self.records[name]
+
+
+def _is_old(version: str, tag: int, keep: int) -> bool:
+    return int(version) < tag and int(version) != keep
 
 
 class DirectoryStore:
@@ -59,7 +68,13 @@ class DirectoryStore:
     def load(self, client: int, tag: int) -> Arrays | None:
         """Map a file."""
         path = self.directory / str(client) / f"{tag}.safetensors"
-        return load_file(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as error:
+            log.warning("The state of client %d in %s cannot be read: %s", client, path, error)
+            return None
 
     def save(self, client: int, tag: int, arrays: Arrays, keep: int) -> None:
         """Write a file, and remove the others."""
@@ -68,17 +83,15 @@ class DirectoryStore:
         path = directory / f"{tag}.safetensors"
         write_atomically(path, lambda temporary: save_file(arrays, temporary))
         for other in directory.glob("*.safetensors"):
-            if other.stem not in (str(tag), str(keep)):
+            if _is_old(other.stem, tag, keep):
                 other.unlink()
 
 
 def write_atomically(path: Path, write: Any) -> None:
     """Let `write` fill a temporary file, then put it in place."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    os.close(handle)
+    temporary = path.with_name(f".{path.name}-{uuid4().hex}")
     try:
-        write(Path(temporary))
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

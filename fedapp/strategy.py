@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app.metadata import Metadata
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from fedapp import costs, wire
 from fedapp.client import Client
 from fedapp.config import RunConfig
+from fedapp.errors import RunError
 from fedapp.hosting import Hosting
 from fedapp.models.problem import Vector
 from fedapp.randomness import sample_cohort
@@ -45,7 +47,7 @@ class FederatedStrategy(Strategy):
             "buffers": (buffers.dtype, buffers.shape)
         }
         self._tag = 0  # of the attempt under way
-        self._invited: dict[int, list[int]] = {}  # node -> the clients asked of it
+        self._sent: list[tuple[Metadata, list[int]]] = []  # this attempt's messages, and for whom
         self._accepted: dict[int, int] = {}  # client -> tag of its last update that was used
         self._downlink_bytes = 0
         self._said: set[str] = set()
@@ -103,12 +105,12 @@ class FederatedStrategy(Strategy):
         self._tag = server_round * (run.round_retries + 1) + attempt
         self.hosting.update(grid)
         reachable = sorted(self.hosting.node_of)
-        self._invited = {}
+        hosts: dict[int, list[int]] = {}
         for client in sample_cohort(reachable, size, seed, server_round, attempt):
-            self._invited.setdefault(self.hosting.node_of[client], []).append(client)
-        self._downlink_bytes = 0
+            hosts.setdefault(self.hosting.node_of[client], []).append(client)
+        self._downlink_bytes, self._sent = 0, []
         messages = []
-        for node, clients in self._invited.items():
+        for node, clients in hosts.items():
             invitation = Invitation(
                 round=server_round,
                 tag=self._tag,
@@ -119,26 +121,32 @@ class FederatedStrategy(Strategy):
                 own={client: own for client in clients if (own := self.own(client))},
             )
             content = wire.pack_invitation(invitation, arrays)
-            alone = (wire.nbytes(content.array_records[f"client.{c}"]) for c in invitation.own)
+            records = content.array_records
+            alone = (wire.nbytes(records[f"client.{c}"]) for c in invitation.own)
             self._downlink_bytes += len(clients) * wire.nbytes(arrays) + sum(alone)
-            messages.append(Message(content, node, "train", group_id=str(server_round)))
+            ttl = run.round_timeout or None
+            message = Message(content, node, "train", group_id=str(server_round), ttl=ttl)
+            messages.append(message)
+            self._sent.append((message.metadata, clients))
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord]:
         """Check the replies and apply the updates, if there are at least `min-clients`."""
+        answers = {message.metadata.reply_to_message_id: message for message in replies}
         updates: list[Update] = []
-        failures = {c: "no answer in time" for clients in self._invited.values() for c in clients}
+        failures: dict[int, str] = {}
         uplink_bytes = 0
-        for message in replies:
-            invited = self._invited.get(message.metadata.src_node_id, [])
-            reply = wire.unpack_reply(message, invited, self._spec)
+        for sent, clients in self._sent:
+            if (message := answers.get(sent.message_id)) is None:
+                failures |= dict.fromkeys(clients, "no answer in time")
+                continue
+            reply = wire.unpack_reply(message, clients, self._spec)
             updates += reply.updates
             failures |= reply.failures
             uplink_bytes += reply.uplink_bytes
         updates.sort(key=lambda update: update.client)
-        failures = {c: why for c, why in failures.items() if c not in {u.client for u in updates}}
         for client, reason in sorted(failures.items()):
             self._say_once(f"Client {client} failed: {reason}", kind=reason)
         metrics = MetricRecord(
@@ -147,6 +155,7 @@ class FederatedStrategy(Strategy):
                 "failures": len(failures),
                 "uplink_bytes": uplink_bytes,
                 "downlink_bytes": self._downlink_bytes,
+                **self._costs(server_round, updates, uplink_bytes),
             }
         )
         if len(updates) < self.config.min_clients:
@@ -161,20 +170,23 @@ class FederatedStrategy(Strategy):
                 )
         if self.buffers.size:
             self.buffers = self.sum(updates, "buffers", [1 / len(updates)] * len(updates))
+        before = self.x
         self.aggregate(updates)
-        metrics.update(self._figures(server_round, updates, uplink_bytes))
+        if not np.isfinite(self.x).all():
+            self.x = before
+            raise RunError(
+                f"The model is no longer finite after round {server_round}: lower lr or server-lr."
+            )
+        metrics["train_loss"] = sum(u.train_loss for u in updates) / len(updates)
         return self.arrays(), metrics
 
-    def _figures(
+    def _costs(
         self, round_: int, updates: Sequence[Update], uplink_bytes: int
     ) -> dict[str, int | float]:
         size = self.x.size
-        batch = self.config.batch_size
-        trained = {
-            u.client: u.steps * min(batch or u.num_examples, u.num_examples) for u in updates
-        }
+        work = self.config.local_work
+        trained = {u.client: work.samples(u.num_examples) for u in updates}
         return {
-            "train_loss": sum(u.train_loss for u in updates) / len(updates),
             "uplink_bits_nominal": costs.nominal_bits(size, len(updates) * len(self._sends)),
             "simulated_seconds": costs.training_seconds(self.config, round_, trained)
             + costs.sending_seconds(self.config, 8 * uplink_bytes, size),

@@ -21,11 +21,13 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import SType
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[Any]]
 Spec = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+MAX_HEADER = 1024  # bytes of an .npy header
 
 
 class WireError(ValueError):
@@ -72,7 +74,7 @@ class Reply:
 
 def record_of(arrays: Arrays) -> ArrayRecord:
     """Put named arrays into a record."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in arrays.items()})
+    return ArrayRecord({name: encode(array) for name, array in arrays.items()})
 
 
 def arrays_of(record: ArrayRecord) -> Arrays:
@@ -85,36 +87,54 @@ def nbytes(record: ArrayRecord) -> int:
     return sum(len(array.data) for array in record.values())
 
 
-def decode(array: Array) -> NDArray[Any]:
+def encode(array: NDArray[Any]) -> Array:
+    """Encode as Flower does, in the .npy format, with one copy instead of two."""
+    array = np.ascontiguousarray(array)
+    head = io.BytesIO()
+    npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(array))
+    data = b"".join((head.getvalue(), array.ravel().view(np.uint8).data))
+    return Array(str(array.dtype), array.shape, SType.NUMPY, data)
+
+
+def decode(array: Array, spec: tuple[np.dtype[Any], tuple[int, ...]] | None = None) -> NDArray[Any]:
     """Decode without a copy, and without allocating what the sender merely claims to send."""
-    stream = io.BytesIO(array.data)
     try:
+        stream = io.BytesIO(bytes(array.data[:MAX_HEADER]))
         version = npy.read_magic(stream)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read_header(stream)
     except Exception as error:
-        raise WireError(f"undecodable array: {error}") from None
-    if dtype.hasobject or (fortran and len(shape) > 1):
-        raise WireError(f"an array of {dtype} in this order is not accepted")
-    if math.prod(shape) * dtype.itemsize != len(array.data) - stream.tell():
-        raise WireError(f"an array of {len(array.data)} bytes cannot have the shape {shape}")
-    return np.frombuffer(array.data, dtype, offset=stream.tell()).reshape(shape)
+        raise WireError(f"it is no array: {error}") from None
+    if spec and dtype != spec[0]:
+        raise WireError(f"it is {dtype} instead of {spec[0]}")
+    if spec and (shape != spec[1] or fortran):
+        raise WireError(f"it has the shape {shape} instead of {spec[1]}")
+    try:
+        return np.frombuffer(array.data, dtype, offset=stream.tell()).reshape(
+            shape, order="F" if fortran else "C"
+        )
+    except Exception as error:
+        raise WireError(f"it is no array: {error}") from None
 
 
 def _checked(record: ArrayRecord, spec: Spec) -> Arrays:
     if set(record) != set(spec):
         raise WireError(f"it sent {sorted(record)} instead of {sorted(spec)}")
     arrays = {}
-    for name, (dtype, shape) in spec.items():
-        decoded = decode(record[name])
-        if decoded.dtype != dtype:
-            raise WireError(f"'{name}' is {decoded.dtype} instead of {dtype}")
-        if decoded.shape != shape:
-            raise WireError(f"'{name}' has the shape {decoded.shape} instead of {shape}")
-        if not np.isfinite(decoded).all():
+    for name, expected in spec.items():
+        try:
+            arrays[name] = decode(record[name], expected)
+        except WireError as error:
+            raise WireError(f"of '{name}': {error}") from None
+        if not np.isfinite(arrays[name]).all():
             raise WireError(f"'{name}' holds numbers that are not finite")
-        arrays[name] = decoded
     return arrays
+
+
+def reason_of(message: Message) -> str:
+    """Return why a message is an error: the last line that it gives."""
+    lines = (message.error.reason or "").strip().splitlines()
+    return lines[-1] if lines else f"Flower reported error {message.error.code}"
 
 
 def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
@@ -155,21 +175,54 @@ def unpack_invitation(content: RecordDict) -> Invitation:
     )
 
 
-def pack_reply(updates: Iterable[Update], failures: Mapping[int, str]) -> RecordDict:
-    """Write a node's answer."""
+def take_shared(content: RecordDict) -> tuple[ArrayRecord | None, list[int]]:
+    """Take what all clients receive off an invitation; return it, and the invited clients."""
+    head = content.config_records.get("round")
+    if head is None:  # no invitation
+        return None, []
+    clients: list[int] = list(head["clients"])  # type: ignore[arg-type]
+    return content.array_records.pop("shared"), clients
+
+
+def part_of(content: RecordDict, clients: list[int]) -> RecordDict:
+    """Return an invitation, without what is shared, for some of its clients."""
+    head: dict[str, Any] = dict(content.config_records["round"])
+    accepted = dict(zip(head["clients"], head["accepted"], strict=True))
+    head |= {"clients": clients, "accepted": [accepted[c] for c in clients]}
+    own = {name: content[name] for c in clients if (name := f"client.{c}") in content}
+    return RecordDict({"round": ConfigRecord(head), **own})
+
+
+def merge_replies(parts: Iterable[Message], failures: Mapping[int, str]) -> RecordDict:
+    """Make one answer of several, and of what is known of the clients without one."""
     content = RecordDict()
-    for update in updates:
-        content[f"client.{update.client}"] = record_of(update.arrays)
-        content[f"metrics.{update.client}"] = MetricRecord(
-            {
-                "num-examples": update.num_examples,
-                "steps": update.steps,
-                "train-loss": update.train_loss,
-                "state-lost": int(update.state_lost),
-            }
-        )
-    content["failures"] = ConfigRecord({str(c): reason for c, reason in failures.items()})
+    told = {str(client): reason for client, reason in failures.items()}
+    for part in parts:
+        told |= dict(part.content.config_records.get("failures", ConfigRecord()))  # type: ignore[arg-type]
+        for name in part.content:
+            if name != "failures":
+                content[name] = part.content[name]
+    content["failures"] = ConfigRecord(told)  # type: ignore[arg-type]
     return content
+
+
+def add_update(content: RecordDict, update: Update) -> None:
+    """Write one client's part of a node's answer."""
+    record = record_of(update.arrays)
+    content[f"metrics.{update.client}"] = MetricRecord(
+        {
+            "num-examples": int(update.num_examples),
+            "steps": int(update.steps),
+            "train-loss": float(update.train_loss),
+            "state-lost": int(update.state_lost),
+        }
+    )
+    content[f"client.{update.client}"] = record
+
+
+def add_failures(content: RecordDict, failures: Mapping[int, str]) -> None:
+    """Write why clients have no part in a node's answer."""
+    content["failures"] = ConfigRecord({str(c): reason for c, reason in failures.items()})
 
 
 def unpack_reply(message: Message, invited: Iterable[int], spec: Spec) -> Reply:
@@ -179,19 +232,20 @@ def unpack_reply(message: Message, invited: Iterable[int], spec: Spec) -> Reply:
     """
     reply = Reply()
     if message.has_error():
-        reason = message.error.reason or f"Flower reported error {message.error.code}"
-        reply.failures = dict.fromkeys(invited, reason.strip().splitlines()[-1])
+        reply.failures = dict.fromkeys(invited, reason_of(message))
         return reply
     content = message.content
-    told = content.config_records.get("failures", ConfigRecord())
+    told = content.get("failures")
+    reasons = told if isinstance(told, ConfigRecord) else ConfigRecord()
     for client in invited:
-        record = content.array_records.get(f"client.{client}")
-        if record is None:
-            reply.failures[client] = str(told.get(str(client), "it sent nothing"))[:300]
+        record, metrics = content.get(f"client.{client}"), content.get(f"metrics.{client}")
+        if not isinstance(record, ArrayRecord):
+            reply.failures[client] = str(reasons.get(str(client), "it sent nothing"))[:300]
             continue
         reply.uplink_bytes += nbytes(record)
         try:
-            metrics = content.metric_records.get(f"metrics.{client}", MetricRecord())
+            if not isinstance(metrics, MetricRecord):
+                raise WireError("it does not say what it did")
             reply.updates.append(_update(client, _checked(record, spec), metrics))
         except WireError as error:
             reply.failures[client] = str(error)

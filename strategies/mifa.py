@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedapp.errors import ConfigError
 from fedapp.strategy import FederatedStrategy
 from fedapp.wire import Update
 
@@ -20,6 +21,8 @@ class MIFA(FederatedStrategy):
 
     def setup(self) -> None:
         """Start with no updates and without momentum."""
+        if self.config.weighting != "uniform":
+            raise ConfigError('MIFA adds updates up over all N clients: set weighting = "uniform".')
         self.d = np.zeros_like(self.x)
         self.m = np.zeros_like(self.x)
         self.beta1 = self.options.beta1 if self.options else 0.0

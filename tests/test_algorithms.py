@@ -6,16 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clients.averaging import FedAvgClient
 from fedapp import client_app
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine import InlineGrid
+from fedapp.errors import ConfigError
 from fedapp.models import make_problem
 from fedapp.models.quadratic import Quadratic
 from fedapp.randomness import sample_cohort
 from fedapp.registry import ALGORITHMS, find_algorithm
 from fedapp.rounds import run_rounds
+from fedapp.wire import Update
 from tests import oracles
-from tests.conftest import kebab, read_rounds
+from tests.conftest import kebab
 
 N, S, TAU, LR, ROUNDS = 12, 4, 5, 0.3, 30
 WEIGHT_DECAY = 0.01
@@ -129,17 +132,23 @@ def test_one_step_by_hand() -> None:
     np.testing.assert_allclose(x, 0.75 * problem.b[0].double().numpy(), rtol=1e-6)
 
 
-def test_examples_weighting(run_inline: Callable[..., Any]) -> None:
-    """Weighting by examples changes the mean exactly when the clients' data differ in size."""
-    common: dict[str, Value] = {"num_rounds": 2, "model": "logreg"}
-    uniform = read_rounds(run_inline(**common, partition="dirichlet", partition_alpha=0.3))
-    weighted = read_rounds(
-        run_inline(**common, partition="dirichlet", partition_alpha=0.3, weighting="examples")
-    )
-    assert uniform[-1]["test_loss"] != weighted[-1]["test_loss"]
-    even: dict[str, Value] = {"partition": "iid", "num_clients": 3, "clients_per_round": 3}
-    same = [read_rounds(run_inline(**common, **even, weighting=w)) for w in ("uniform", "examples")]
-    assert same[0][-1]["test_loss"] == pytest.approx(same[1][-1]["test_loss"], rel=1e-5)
+def test_examples_weighting_by_hand() -> None:
+    """Two updates, 1 and 4, from 1 and 2 examples: the mean is 2.5 or 3."""
+    updates = [
+        Update(c, {"u": np.array([v], np.float32)}, n, 1, 0.0) for c, v, n in ((0, 1, 1), (1, 4, 2))
+    ]
+    for weighting, expected in (("uniform", 2.5), ("examples", 3.0)):
+        config = config_for("fedavg", weighting=weighting)
+        x = np.array([10.0], np.float32)
+        strategy = find_algorithm(config).strategy(config, FedAvgClient, x, np.zeros(0, np.float32))
+        strategy.aggregate(updates)
+        np.testing.assert_allclose(strategy.x, [10 - expected], rtol=1e-6)
+
+
+def test_mifa_refuses_weights() -> None:
+    config = config_for("mifa", weighting="examples")
+    with pytest.raises(ConfigError, match="uniform"):
+        trajectory(config)
 
 
 def test_mifa_reaches_the_fedavg_point_of_full_participation() -> None:

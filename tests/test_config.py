@@ -51,7 +51,12 @@ def test_every_declared_key_is_commented() -> None:
         ({"algorithm": "fedsgdplus"}, "choose fedavg, fedprox"),
         ({"dataset": "imagenet22k"}, "choose digits, quadratic, mnist"),
         ({"dataset": "mnist", "data-dir": "/no/such/place"}, "is not there"),
-        ({"dataset": "mnist", "data-dir": "some/place"}, "give the full path"),
+        ({"dataset": "mnist", "data-dir": "some/place"}, "should be a full path"),
+        ({"state-dir": "some/place"}, "should be a full path"),
+        ({"data-dir": 3}, "data-dir = 3 is not allowed"),
+        ({"dataset": "../mnist"}, "letters, digits"),
+        ({"fedprox": 1}, "set fedprox.<key> instead"),
+        ({"fedprox": 1, "fedprox.mu": 2.0}, "both a value and keys"),
         ({"model": "transformer"}, "choose logreg"),
         ({"model": "mlp-0"}, "choose logreg"),
         ({"device": "tpu"}, 'use "cpu"'),
@@ -94,8 +99,16 @@ def test_presets_and_assignments(tmp_path: Path) -> None:
         read_overrides([], ["lr"])
     with pytest.raises(ConfigError, match="not understood"):
         read_overrides([], ["algorithm=fedprox"])
+    with pytest.raises(ConfigError, match="not understood"):
+        read_overrides([], ["lr=0.1 junk"])
     with pytest.raises(ConfigError, match="cannot be read"):
         read_overrides([tmp_path / "none.toml"], [])
+    other = tmp_path / "preset.cfg"
+    other.write_text("lr = 0.7")
+    assert read_overrides([other], []) == {"lr": 0.7}
+    other.write_text("lr = [1]")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_overrides([other], [])
 
 
 def test_paths_are_seen_from_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +120,14 @@ def test_paths_are_seen_from_the_working_directory(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    "assignment", ['algorithm="nope"', "clients-per-round=0", "num-clients=2", 'dataset="nope"']
+    "assignment",
+    [
+        'algorithm="nope"',
+        "clients-per-round=0",
+        "num-clients=2",
+        'dataset="nope"',
+        'dataset="mnist" data-dir="/no/such/place"',
+    ],
 )
 def test_run_simulation_exits_with_2_and_no_traceback(assignment: str, tmp_path: Path) -> None:
     done = subprocess.run(

@@ -108,11 +108,27 @@ def test_incomplete_and_wrong_directories_are_told(tiny: Path) -> None:
     (tiny / "tiny" / "test-00000-of-00001.parquet").unlink()
     with pytest.raises(ConfigError, match="incomplete"):
         load_images("tiny", str(tiny))
+    (tiny / "tiny" / "test-00000-of-00001.parquet").write_text("no parquet")
+    with pytest.raises(ConfigError, match="cannot be read as parquet"):
+        load_images("tiny", str(tiny))
     for split in ("train", "test"):
         path = tiny / "tiny" / f"{split}-00000-of-00001.parquet"
         pq.write_table(pa.table({"picture": [1], "label": [1]}), path)
     with pytest.raises(ConfigError, match="has the columns picture, label"):
         load_images("tiny", str(tiny))
+
+
+def test_images_of_different_sizes_are_told(tiny: Path) -> None:
+    write_parquet(tiny / "tiny" / "train-1.parquet", np.zeros((1, 9, 9), np.uint8), [0])
+    with pytest.raises(ConfigError, match="different sizes"):
+        load_images("tiny", str(tiny))
+
+
+def test_an_unwritable_cache_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "file" / "below"))
+    with pytest.raises(ConfigError, match="FEDAPP_CACHE"):
+        load_images("digits", "")
 
 
 def test_the_hub_loader_reads_what_flwr_datasets_gives(
@@ -125,7 +141,7 @@ def test_the_hub_loader_reads_what_flwr_datasets_gives(
     reference = load_images("tiny", str(tiny))
     np.testing.assert_array_equal(data.train_images, reference.train_images)
     np.testing.assert_array_equal(data.test_labels, reference.test_labels)
-    without_test = sources.HubSet(str(tiny / "tiny"), test=None, writer="writer_id")
+    without_test = sources.HubSet(str(tiny / "tiny"), test=None)
     monkeypatch.setitem(sources.HUB, "tiny-held-out", without_test)
     data = load_images("tiny-held-out", "")
     assert (len(data.train_labels), len(data.test_labels)) == (36, 4)
@@ -192,7 +208,14 @@ def test_by_writer(tiny: Path) -> None:
     keys: dict[str, Value] = {"dataset": "tiny", "data_dir": str(tiny), "partition": "writer"}
     _, groups = partition_counts(data, **keys, num_clients=8)
     assert data.writers is not None
-    assert [set(data.writers[g]) for g in groups] == [{w} for w in range(8)]
+    owners = [set(data.writers[g]) for g in groups]
+    assert sorted(owners, key=min) == [{w} for w in range(8)]
+    assert all(len(g) == 5 for g in groups)
+    some = [
+        partition_counts(data, **keys, num_clients=3, clients_per_round=1, seed=s)[1]
+        for s in range(3)
+    ]
+    assert len({tuple(int(data.writers[g[0]]) for g in groups) for groups in some}) > 1
     with pytest.raises(ConfigError, match="more than the 8 writers"):
         partition_counts(data, **keys, num_clients=9)
 

@@ -6,13 +6,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedapp.config import RunConfig, parse_run_config
+from fedapp.config import LocalWork, RunConfig, parse_run_config
 from fedapp.errors import ConfigError
 from fedapp.models import make_problem
 from fedapp.models.classification import Classification
 from fedapp.models.flat import FlatModel
 from fedapp.models.networks import make_network
-from fedapp.models.problem import LocalWork
 from fedapp.models.quadratic import Quadratic
 from fedapp.randomness import generator
 
@@ -105,6 +104,17 @@ def test_buffers_are_one_vector_that_training_changes() -> None:
     norm = next(m for m in model.module.modules() if isinstance(m, nn.BatchNorm2d))
     assert norm.running_mean is not None
     assert torch.equal(norm.running_mean, model.buffers[:16])
+
+
+def test_a_saved_model_holds_no_counters_of_the_process() -> None:
+    config = RunConfig(model="resnet20")
+    problem = make_problem(config)
+    x, buffers = problem.initial()
+    problem.objective(0).loss_gradient(torch.tensor(x), np.array([0, 1, 2]))
+    saved = problem.named_tensors(x, buffers)
+    assert {int(v) for k, v in saved.items() if k.endswith("num_batches_tracked")} == {0}
+    network = make_network("resnet20", (1, 8, 8), 10, "batch", 0)
+    network.load_state_dict({k: torch.tensor(v) for k, v in saved.items()})
 
 
 def test_batches_cover_the_data_once_a_pass() -> None:

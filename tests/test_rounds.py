@@ -53,6 +53,12 @@ def misbehave(how: str) -> type[Client]:
                     return [buffers], examples, metrics
                 case "no examples":
                     examples = 0
+                case "objects":
+                    u = u.astype(object)
+                case "numpy scalars":  # odd, but sound: cast on the way
+                    examples = np.int64(-1)
+                case "no loss":
+                    metrics = metrics | {"train-loss": None}
             return [u, buffers], examples, metrics
 
     return Misbehaving
@@ -70,7 +76,8 @@ class WithoutBad(registry.ALGORITHMS["fedavg"].strategy):  # type: ignore[misc]
     [
         ("raise", "ValueError: out of luck"), ("nan", "not finite"), ("shape", "shape (29,) instead of (30,)"),
         ("matrix", "shape (2, 15)"), ("dtype", "float64 instead of float32"), ("missing", "ValueError"),
-        ("no examples", "how many examples"),
+        ("no examples", "how many examples"), ("objects", "Error"), ("no loss", "TypeError"),
+        ("numpy scalars", "how many examples"),
     ],
 )  # fmt: skip
 def test_a_bad_client_costs_its_own_update_and_nothing_else(
@@ -111,6 +118,35 @@ class Flaky(registry.ALGORITHMS["fedavg"].client):  # type: ignore[misc]
         if (config["round"], self.client) in self.failing:
             raise RuntimeError("flaky")
         return super().fit(parameters, config)
+
+
+class Deaf(InlineGrid):
+    """Never passes the replies of its second node on, and the others' twice."""
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        train = [r for r in replies if r.metadata.message_type == "train"]
+        if not train:
+            return replies
+        return [r for r in train if r.metadata.src_node_id != 2] * 2
+
+
+def test_a_missing_answer_is_a_failure_and_a_second_one_counts_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = parse_run_config(kebab(KEYS | {"results_dir": str(tmp_path)}))
+    with caplog.at_level("WARNING", logger="flwr"):
+        directory = server_app.run(Deaf(client_app.app, config.flat(), nodes=2), config).path
+    assert [(r["clients"], r["failures"]) for r in read_rounds(directory)] == [(4, 4)] * 6
+    assert any("failed: no answer in time" in m for m in caplog.messages)
+
+
+def test_a_model_that_overflows_ends_the_run_with_the_last_finite_one(
+    run_inline: RunInline, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match="no longer finite"):
+        run_inline(**KEYS, server_lr=1e39, run_name="overflow")
+    assert np.isfinite(load_file(tmp_path / "overflow" / "model.safetensors")["x"]).all()
 
 
 def test_a_thin_round_is_repeated_with_a_fresh_cohort(
@@ -183,9 +219,16 @@ def test_bytes_are_those_of_the_arrays_sent(
     assert (record["downlink_bytes"], record["uplink_bytes"]) == (sent["down"], sent["up"])
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "mifam"])
-def test_the_number_of_nodes_does_not_matter(algorithm: str, run_inline: RunInline) -> None:
-    keys: dict[str, Value] = {"algorithm": algorithm, "num_rounds": 4}
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"algorithm": "fedavg", "num_rounds": 4},
+        {"algorithm": "mifam", "num_rounds": 4},
+        {"model": "resnet20", "num_rounds": 2, "local_steps": 1},
+        {"dataset": "quadratic", "quadratic__dim": 150, "num_rounds": 2},
+    ],
+)
+def test_the_number_of_nodes_does_not_matter(keys: dict[str, Value], run_inline: RunInline) -> None:
     first, *others = (run_inline(nodes=n, **keys) for n in (1, 3, 20))
     for other in others:
         assert (first / "model.safetensors").read_bytes() == (
@@ -244,6 +287,15 @@ def test_nodes_are_asked_once_and_strange_answers_are_left_out(
     del grid._contexts[1]  # a node leaves
     hosting.update(grid)
     assert sorted(hosting.node_of) == [2, 5]
+    grid._contexts[2].node_config = {"partition-id": 1, "num-partitions": 3}  # mended
+    hosting._ask_again[2] = (0.0, 20.0)  # the pause is over
+    hosting.update(grid)
+    assert sorted(hosting.node_of) == [1, 2, 4, 5]
+    grid._contexts[7] = grid._contexts[2]  # a second host of the same clients
+    for _ in range(2):
+        hosting.update(grid)
+    assert hosting.node_of[1] == hosting.node_of[4] == 2
+    assert sum("hosted by two nodes" in m for m in caplog.messages) == 2
     with pytest.raises(RunError, match="No node that hosts a client"):
         Hosting(6).wait(InlineGrid(client_app.app, config.flat(), nodes=0), limit=0.0)
 

@@ -35,6 +35,23 @@ def test_two_versions_are_kept(make: Make, tmp_path: Path) -> None:
     np.testing.assert_array_equal((store.load(15, 1) or {})["g"], three["g"])
 
 
+@pytest.mark.parametrize("make", STORES)
+def test_a_late_attempt_does_not_undo_a_newer_one(make: Make, tmp_path: Path) -> None:
+    store = make(tmp_path)
+    state = {"g": np.ones(3, np.float32)}
+    store.save(1, 5, state, keep=0)
+    store.save(1, 7, state, keep=5)
+    store.save(1, 6, state, keep=5)  # given up by the server, and late
+    assert store.load(1, 7) is not None
+
+
+def test_an_unreadable_state_is_lost_not_fatal(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    store.save(1, 5, {"g": np.ones(3, np.float32)}, keep=0)
+    (tmp_path / "1" / "5.safetensors").write_bytes(b"damaged")
+    assert store.load(1, 5) is None
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

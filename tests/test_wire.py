@@ -24,6 +24,13 @@ def message(content: RecordDict | Error) -> Message:
     return Message(content, reply_to=asked)
 
 
+def answer(update: Update, failures: dict[int, str]) -> RecordDict:
+    content = RecordDict()
+    wire.add_update(content, update)
+    wire.add_failures(content, failures)
+    return content
+
+
 def reply_with(arrays: ArrayRecord, **metrics: Any) -> wire.Reply:
     told = {"num-examples": 3, "steps": 2, "train-loss": 0.5} | {
         key.replace("_", "-"): value for key, value in metrics.items()
@@ -59,7 +66,7 @@ def test_an_invitation_survives() -> None:
 
 def test_a_reply_survives() -> None:
     update = Update(4, dict(GOOD), 3, 2, 0.5, state_lost=True)
-    reply = wire.unpack_reply(message(wire.pack_reply([update], {5: "ill"})), [4, 5, 6], SPEC)
+    reply = wire.unpack_reply(message(answer(update, {5: "ill"})), [4, 5, 6], SPEC)
     (got,) = reply.updates
     np.testing.assert_array_equal(got["u"], GOOD["u"])
     assert (got.client, got.num_examples, got.steps, got.train_loss) == (4, 3, 2, 0.5)
@@ -70,7 +77,7 @@ def test_a_reply_survives() -> None:
 
 def test_a_client_that_was_not_invited_is_not_read() -> None:
     update = Update(8, dict(GOOD), 3, 2, 0.5)
-    reply = wire.unpack_reply(message(wire.pack_reply([update], {})), [4], SPEC)
+    reply = wire.unpack_reply(message(answer(update, {})), [4], SPEC)
     assert not reply.updates
     assert set(reply.failures) == {4}
 
@@ -78,6 +85,38 @@ def test_a_client_that_was_not_invited_is_not_read() -> None:
 def test_an_error_fails_everyone_it_concerns() -> None:
     reply = wire.unpack_reply(message(Error(2, "first line\nlast line")), [4, 5], SPEC)
     assert reply.failures == {4: "last line", 5: "last line"}
+    for silent in (None, "", "  \n "):
+        reply = wire.unpack_reply(message(Error(7, silent)), [4], SPEC)
+        assert reply.failures == {4: "Flower reported error 7"}
+
+
+def test_an_invitation_in_parts_is_the_same_invitation() -> None:
+    shared = {"x": np.arange(3, dtype=np.float32), "buffers": np.zeros(2, np.float32)}
+    own = {9: {"D": np.ones(3, np.float32)}}
+    whole = Invitation(3, 12, "run", "/state", {2: 8, 5: 1, 9: 0}, {}, own)
+    content = wire.pack_invitation(whole, wire.record_of(shared))
+    taken, clients = wire.take_shared(content)
+    assert clients == [2, 5, 9]
+    parts = []
+    for some in ([5], [9, 2]):
+        part = wire.part_of(content, some)
+        assert taken is not None
+        part["shared"] = taken
+        parts.append(wire.unpack_invitation(part))
+    assert [p.accepted for p in parts] == [{5: 1}, {9: 0, 2: 8}]
+    assert [set(p.own) for p in parts] == [set(), {9}]
+    assert wire.take_shared(RecordDict()) == (None, [])
+
+
+def test_replies_in_parts_make_one() -> None:
+    parts = [
+        message(answer(Update(4, dict(GOOD), 3, 2, 0.5), {5: "ill"})),
+        message(answer(Update(6, dict(GOOD), 3, 2, 0.5), {})),
+    ]
+    merged = message(wire.merge_replies(parts, {7: "its worker died"}))
+    reply = wire.unpack_reply(merged, [4, 5, 6, 7], SPEC)
+    assert [u.client for u in reply.updates] == [4, 6]
+    assert reply.failures == {5: "ill", 7: "its worker died"}
 
 
 @pytest.mark.parametrize(
@@ -115,6 +154,19 @@ def test_metrics_that_make_no_sense_are_refused(metrics: dict[str, Any]) -> None
     assert 4 in reply_with(wire.record_of(GOOD), **metrics).failures
 
 
+def test_records_of_the_wrong_kind_are_refused_not_raised() -> None:
+    content = RecordDict(
+        {
+            "client.4": MetricRecord({"a": 1}),
+            "client.5": wire.record_of(GOOD),
+            "metrics.5": ConfigRecord({"num-examples": "many"}),
+            "failures": wire.record_of(GOOD),
+        }
+    )
+    reply = wire.unpack_reply(message(content), [4, 5], SPEC)
+    assert set(reply.failures) == {4, 5}
+
+
 def test_missing_metrics_are_refused() -> None:
     content = RecordDict({"client.4": wire.record_of(GOOD), "failures": ConfigRecord()})
     assert 4 in wire.unpack_reply(message(content), [4], SPEC).failures
@@ -132,11 +184,16 @@ def npy(header_shape: str, payload: bytes = b"\0" * 20, descr: str = "<f4") -> b
     [
         b"", b"\x93NUMPY", npy("(5,)")[:-1], npy("(5,)") + b"\0", npy("(1000000000000,)"),
         npy("(-5,)"), npy("(5,)", descr="|O"), b"\x80\x04\x95pickle", npy("(2, 3)"), npy("'x'"),
+        npy("(-1, -5)"), npy("(0, 10000000000000000000000000000)", b""), npy("(True,)"),
+        npy("(5,)", descr="|V0"), npy("(5,)", descr="|S0"), npy("()", b""),
+        npy("(1,) * 100"), npy("(" + "1," * 40 + ")", b"\0" * 4),
     ],
 )  # fmt: skip
 def test_bytes_that_are_no_array_are_refused(data: bytes) -> None:
+    array = Array("float32", (5,), "numpy.ndarray", data)
+    assert 4 in reply_with(ArrayRecord({"u": array, "buffers": Array(GOOD["buffers"])})).failures
     with pytest.raises(WireError):
-        wire.decode(Array("float32", (5,), "numpy.ndarray", data))
+        wire.decode(array, SPEC["u"])
 
 
 @settings(deadline=None, max_examples=200)

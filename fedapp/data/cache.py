@@ -17,6 +17,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from fedapp.config import writable_directory
 from fedapp.data.sources import Split, find_source
 
 log = logging.getLogger("flwr")
@@ -45,7 +46,7 @@ def cache_dir() -> Path:
 def build_once(path: Path, build: Callable[[Path], None]) -> Path:
     """Return a directory that `build` fills, by one process and once; never half of it."""
     if not path.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        writable_directory("The cache (environment variable FEDAPP_CACHE)", path.parent)
         with FileLock(f"{path}.lock"):
             if not path.is_dir():
                 partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=".partial-"))
@@ -92,11 +93,18 @@ def _write(directory: Path, train: Split, test: Split) -> None:
         np.save(directory / f"{prefix}_labels.npy", split.labels)
     if train.writers is not None:
         np.save(directory / "writers.npy", np.unique(train.writers, return_inverse=True)[1])
-    axes = (0, 2, 3)
-    std = train.images.std(axis=axes, dtype=np.float64)
+    moments = [_moments(train.images[:, channel]) for channel in range(train.images.shape[1])]
     facts = {
         "num_classes": int(max(train.labels.max(), test.labels.max())) + 1,
-        "mean": train.images.mean(axis=axes, dtype=np.float64).tolist(),
-        "std": np.where(std > 0, std, 1.0).tolist(),
+        "mean": [mean for mean, _ in moments],
+        "std": [std or 1.0 for _, std in moments],
     }
     (directory / "facts.json").write_text(json.dumps(facts))
+
+
+def _moments(values: NDArray[np.uint8]) -> tuple[float, float]:
+    """Return mean and standard deviation, from counts: no copy of the images as floats."""
+    counts = sum(np.bincount(image.ravel(), minlength=256) for image in values)
+    levels = np.arange(256)
+    mean = np.average(levels, weights=counts)
+    return float(mean), float(np.sqrt(np.average((levels - mean) ** 2, weights=counts)))

@@ -54,7 +54,11 @@ def load_partition(data: ImageData, config: RunConfig) -> Partition:
         np.save(directory / "starts.npy", np.cumsum([0, *(len(g) for g in groups)]))
 
     directory = build_once(cache_dir() / "partitions" / f"{config.partition}-{digest}", build)
-    return Partition(mapped(directory / "indices.npy"), mapped(directory / "starts.npy"))
+    partition = Partition(mapped(directory / "indices.npy"), mapped(directory / "starts.npy"))
+    unheld = data.num_classes - len(np.unique(data.train_labels[partition.indices]))
+    if unheld:
+        log.warning("%d of %d classes are held by nobody", unheld, data.num_classes)
+    return partition
 
 
 def _partition(data: ImageData, config: RunConfig) -> list[NDArray[np.int64]]:
@@ -82,6 +86,7 @@ def _split(data: ImageData, config: RunConfig) -> list[NDArray[np.int64]]:
     rng = generator(config.seed, "partition")
     seed = int(rng.integers(2**31))
     columns = {"sample": np.arange(len(data.train_labels)), "label": data.train_labels}
+    parts = list(range(clients))  # the partitioner's parts that clients get
     partitioner: Partitioner
     match config.partition:
         case "iid":
@@ -122,20 +127,18 @@ def _split(data: ImageData, config: RunConfig) -> list[NDArray[np.int64]]:
                 )
             columns["writer"] = data.writers
             partitioner = NaturalIdPartitioner("writer")
+            parts = rng.permutation(writers)[:clients].tolist()
     partitioner.dataset = Dataset.from_dict(columns)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about classes that nobody holds: said below
+        warnings.simplefilter("ignore")  # about classes that nobody holds: said on loading
         try:
-            held = (partitioner.load_partition(client)[:]["sample"] for client in range(clients))
+            held = (partitioner.load_partition(part)[:]["sample"] for part in parts)
             groups = [np.array(samples, dtype=np.int64) for samples in held]
         except ValueError as error:
             raise ConfigError(
                 f"The {config.partition} partition of {config.dataset} over {clients} clients "
                 f"cannot be made: {str(error).splitlines()[0]}"
             ) from None
-    unheld = data.num_classes - len(np.unique(data.train_labels[np.concatenate(groups)]))
-    if unheld:
-        log.warning("%d of %d classes are held by nobody", unheld, data.num_classes)
     return groups
 
 

@@ -41,7 +41,6 @@ class HubSet:
 
     repo: str
     test: str | None = "test"
-    writer: str | None = None
 
 
 HUB = {
@@ -50,7 +49,7 @@ HUB = {
     "cifar10": HubSet("uoft-cs/cifar10"),
     "cifar100": HubSet("uoft-cs/cifar100"),
     "tiny-imagenet": HubSet("zh-plus/tiny-imagenet", test="valid"),
-    "femnist": HubSet("flwrlabs/femnist", test=None, writer="writer_id"),
+    "femnist": HubSet("flwrlabs/femnist", test=None),
 }
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "character")
@@ -107,7 +106,13 @@ def _parquet_source(name: str, directory: Path) -> Source:
 def _decode_parquet(files: list[Path]) -> Split:
     import pyarrow.parquet as pq
 
-    return _decode_table(pq.read_table(files), str(files[0].parent))
+    try:
+        table = pq.read_table(files)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{files[0].parent} cannot be read as parquet: {str(error).splitlines()[0]}"
+        ) from None
+    return _decode_table(table, str(files[0].parent))
 
 
 def _column(names: list[str], candidates: tuple[str, ...]) -> str | None:
@@ -126,6 +131,9 @@ def _decode_table(table: Any, where: str) -> Split:
     encoded = [entry["bytes"] for entry in table.column(image).to_pylist()]
     with ThreadPoolExecutor() as pool:
         pixels = list(pool.map(_decode_image, encoded))
+    sizes = {p.shape[1:] for p in pixels}
+    if len(sizes) > 1:
+        raise ConfigError(f"{where} holds images of different sizes, {sizes}: make them equal.")
     channels = max(p.shape[0] for p in pixels)  # a colour set may hold grey images
     images = np.stack([np.broadcast_to(p, (channels, *p.shape[1:])) for p in pixels])
     labels = table.column(label).to_numpy().astype(np.int64)

@@ -27,10 +27,10 @@ _KEYS = [
 
 def make_problem(config: RunConfig) -> Problem:
     """Return the config's problem; a process holds the one it used last and builds none twice."""
-    if config.device != "cpu" and not (
-        config.device.startswith("cuda") and torch.cuda.is_available()
-    ):
-        raise ConfigError(f'device = {config.device!r} is not there: use "cpu".')
+    try:
+        torch.empty(0, device=config.device)
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f'device = {config.device!r} is not there: use "cpu".') from None
     return _make_problem(
         RunConfig(**{key: getattr(config, key) for key in _KEYS}, clients_per_round=1)
     )

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedapp.config import RunConfig
+from fedapp.config import LocalWork, RunConfig
 from fedapp.data import ImageData, load_images, load_partition
 from fedapp.errors import ConfigError
 from fedapp.models.flat import FlatModel
 from fedapp.models.networks import make_network
-from fedapp.models.problem import LocalWork, Vector
+from fedapp.models.problem import Vector
 from fedapp.randomness import Generator, torch_seed
 
 EVALUATION_BATCH = 1000
@@ -80,10 +80,13 @@ class Classification:
         return {"test_loss": loss / count, "test_accuracy": correct / count}
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
-        """Return the network's state dict."""
+        """Return the network's state dict; counters, which belong to a process, are zero."""
         self._load(x, buffers)
         state = self.model.module.state_dict()
-        return {name: tensor.cpu().numpy().copy() for name, tensor in state.items()}
+        return {
+            name: tensor.cpu().numpy() * (1 if tensor.is_floating_point() else 0)
+            for name, tensor in state.items()
+        }
 
 
 class ClientImages:
@@ -97,10 +100,9 @@ class ClientImages:
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Batch]:
         """Go through the data in a new order each pass; the last batch of a pass may be short."""
-        size = min(work.batch_size or self.num_examples, self.num_examples)
+        size = work.batch(self.num_examples)
         per_pass = -(-self.num_examples // size)
-        steps = work.epochs * per_pass if work.epochs else work.steps
-        for step in range(steps):
+        for step in range(work.num_steps(self.num_examples)):
             if step % per_pass == 0:
                 order = rng.permutation(self.indices)
             start = step % per_pass * size

@@ -60,7 +60,8 @@ class FlatModel:
         The gradient is one buffer that the next call overwrites: clone it to keep it.
         """
         self.bind(vector)
-        self.module.train()
+        if not self.module.training:
+            self.module.train()
         self.gradient.zero_()
         loss = nn.functional.cross_entropy(self.module(inputs), labels)
         loss.backward()

@@ -1,24 +1,15 @@
 """What a federation minimises: the interface that every problem gives to clients and server."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.config import LocalWork
 from fedapp.randomness import Generator
 
 Vector = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """How much a client trains in a round: steps, or passes over its data if `epochs` > 0."""
-
-    steps: int
-    epochs: int
-    batch_size: int
 
 
 class Objective(Protocol):

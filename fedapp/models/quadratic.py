@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from fedapp.config import RunConfig
-from fedapp.models.problem import LocalWork, Vector
+from fedapp.config import LocalWork, RunConfig
+from fedapp.models.problem import Vector
 from fedapp.randomness import Generator, generator
 
 
@@ -23,13 +24,15 @@ class Quadratic:
 
     def __init__(self, config: RunConfig) -> None:
         keys = config.quadratic
-        drawn = [_draw(config, client) for client in range(config.num_clients)]
+        with threadpool_limits(1):  # the last bits must not depend on how many threads there are
+            drawn = [_draw(config, client) for client in range(config.num_clients)]
         self.A = torch.tensor(np.stack([a for a, _ in drawn]), dtype=torch.float32)
         self.b = torch.tensor(np.stack([b for _, b in drawn]), dtype=torch.float32)
         self.noise = keys.noise
         A, b = self.A.numpy().astype(np.float64), self.b.numpy().astype(np.float64)
         self._A, self._b = A, b
-        self.optimum = np.linalg.solve(A.sum(0), np.einsum("cij,cj->i", A, b))
+        with threadpool_limits(1):
+            self.optimum = np.linalg.solve(A.sum(0), np.einsum("cij,cj->i", A, b))
         self.lowest = self.value(self.optimum)
 
     def initial(self) -> tuple[Vector, Vector]:
@@ -79,7 +82,7 @@ class ClientQuadratic:
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Tensor]:
         """Yield one draw of gradient noise for each step."""
-        for _ in range(work.epochs or work.steps):
+        for _ in range(work.num_steps(self.num_examples)):
             draw = rng.standard_normal(len(self.b)) if self.noise else np.zeros(len(self.b))
             yield torch.tensor(self.noise * draw, dtype=self.b.dtype)
 
