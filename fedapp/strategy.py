@@ -74,21 +74,20 @@ class FederatedStrategy(Strategy):
 
     def mean(self, updates: Sequence[Update], name: str = "u") -> NDArray[Any]:
         """Return the mean over the cohort; with `weighting = "examples"`, weighted by data."""
-        return self.sum(updates, name, self._weights(updates))
+        if self.config.weighting == "uniform":
+            return self.sum(updates, name) / len(updates)
+        total = np.zeros_like(updates[0][name])
+        for update in updates:
+            total += np.float32(update.num_examples) * update[name]
+        return total / sum(update.num_examples for update in updates)
 
     @staticmethod
-    def sum(updates: Sequence[Update], name: str, weights: Sequence[float]) -> NDArray[Any]:
-        """Return a weighted sum, added up in the order of the updates."""
-        total = np.zeros_like(updates[0][name])
-        for weight, update in zip(weights, updates, strict=True):
-            total += total.dtype.type(weight) * update[name]
+    def sum(updates: Sequence[Update], name: str) -> NDArray[Any]:
+        """Return the sum, added up in the order of the updates."""
+        total = updates[0][name].copy()
+        for update in updates[1:]:
+            total += update[name]
         return total
-
-    def _weights(self, updates: Sequence[Update]) -> list[float]:
-        if self.config.weighting == "uniform":
-            return [1 / len(updates)] * len(updates)
-        examples = sum(update.num_examples for update in updates)
-        return [update.num_examples / examples for update in updates]
 
     # Flower's part.
 
@@ -169,10 +168,10 @@ class FederatedStrategy(Strategy):
                     kind="state lost",
                 )
         if self.buffers.size:
-            self.buffers = self.sum(updates, "buffers", [1 / len(updates)] * len(updates))
+            self.buffers = self.sum(updates, "buffers") / len(updates)
         before = self.x
         self.aggregate(updates)
-        if not np.isfinite(self.x).all():
+        if not wire.is_finite(self.x):
             self.x = before
             raise RunError(
                 f"The model is no longer finite after round {server_round}: lower lr or server-lr."

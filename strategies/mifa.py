@@ -29,7 +29,6 @@ class MIFA(FederatedStrategy):
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Bring d up to date, and step along its momentum."""
-        N = self.config.num_clients
-        self.d = self.d + self.sum(updates, "d", [1 / N] * len(updates))
+        self.d = self.d + self.sum(updates, "d") / self.config.num_clients
         self.m = self.beta1 * self.m + self.d
         self.x = self.x - self.server_lr * self.m

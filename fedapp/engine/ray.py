@@ -8,17 +8,18 @@ round. A client without state may be trained by any worker; one with state stays
 
 import logging
 import os
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import ray
-from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
-from flwr.app.message.message import make_message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -26,37 +27,45 @@ from ray.exceptions import RayActorError, RayError
 
 from fedapp import wire
 from fedapp.config import Value
+from fedapp.engine.transfer import (
+    Buffer,
+    Inbox,
+    Layout,
+    Outbox,
+    joined,
+    layout_of,
+    put_together,
+    shared_memory_dir,
+)
 from fedapp.errors import ConfigError
 
 log = logging.getLogger("flwr")
 NODE = 1
 WORKER_FAILED = 2  # Flower's code for an exception in the ClientApp
 AHEAD = 2  # parts that a worker has in hand, so that it never waits for the driver
+MOST = 0.75  # of a worker's share of what is left goes into its next part
 
 
-def _share_array_bytes() -> None:
-    """Let Ray pass the bytes of Flower's arrays through shared memory instead of copying them."""
+def _frozen(content: RecordDict) -> tuple[Layout, Buffer]:
+    layout, pieces = layout_of(content)
+    return layout, joined(pieces)
 
-    def take_apart(array: Array) -> tuple[str, tuple[int, ...], str, Any]:
-        return array.dtype, array.shape, array.stype, np.frombuffer(array.data, np.uint8)
 
-    def put_together(parts: tuple[str, tuple[int, ...], str, Any]) -> Array:
-        array = Array.__new__(Array)  # the constructor takes nothing but bytes
-        names = ("dtype", "shape", "stype", "data")
-        array.__dict__.update(zip(names, (*parts[:3], memoryview(parts[3])), strict=True))
-        return array
-
-    ray.util.register_serializer(Array, serializer=take_apart, deserializer=put_together)
+# A reply, where its bytes are, whether the worker keeps state, and the seconds it took
+_Served = tuple[Layout, tuple[str, int] | Buffer, bool, float]
 
 
 class Worker:
     """One actor: the ClientApp, and a Context of its own that stays in its memory."""
 
-    def __init__(self, app: str) -> None:
+    def __init__(self, app: str, directory: str) -> None:
         module, _, name = app.partition(":")
         self._app = getattr(import_module(module), name)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, NODE, 1
-        _share_array_bytes()
+        # The driver's directory is here if this is the driver's machine.
+        self._outbox = Outbox(Path(directory), AHEAD) if Path(directory).is_dir() else None
+        self._shared_reference: Any = None
+        self._shared: tuple[Layout, Buffer] = ([], joined([]))
 
     def begin(self, run_config: dict[str, Value]) -> None:
         """Forget the run before, and start one."""
@@ -68,12 +77,18 @@ class Worker:
             run_config=run_config,
         )
 
-    def serve(self, message: Message, shared: ArrayRecord | None) -> tuple[Message, bool]:
-        """Serve a message; say, too, whether it left state here."""
-        if shared is not None:
-            message.content["shared"] = shared
-        reply = self._app(message, self._context)
-        return reply, bool(self._context.state)
+    def serve(self, kind: str, part: tuple[Layout, Buffer], shared: list[Any]) -> _Served:
+        """Serve a message; `shared` refers to what a round's messages have in common."""
+        started = time.perf_counter()
+        if shared[0] != self._shared_reference:
+            self._shared_reference, self._shared = shared[0], ray.get(shared[0])
+        content = put_together(*part, copy=False)
+        for name, record in put_together(*self._shared, copy=False).items():
+            content[name] = record
+        reply = self._app(Message(content, NODE, kind), self._context)
+        layout, pieces = layout_of(reply.content)
+        where = self._outbox.write(pieces) if self._outbox else joined(pieces)
+        return layout, where, bool(self._context.state), time.perf_counter() - started
 
 
 class RayWorkers:
@@ -83,18 +98,12 @@ class RayWorkers:
         self, count: int = 0, address: str = "", app: str = "fedapp.client_app:app"
     ) -> None:
         self._app = app
+        self._directory = shared_memory_dir()
+        self.actors: list[Any] = []
+        self._run_config: dict[str, Value] = {}
         self._started_ray = not ray.is_initialized()
         if self._started_ray:
-            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns
-            options = {"address": address} if address else {"include_dashboard": False}
-            try:
-                ray.init(**options, logging_level=logging.WARNING, log_to_driver=False)
-            except (ConnectionError, ValueError) as error:
-                reason = str(error).strip().splitlines()[0]
-                raise ConfigError(
-                    f"No Ray cluster answers at --address {address}: {reason}"
-                ) from None
-        _share_array_bytes()
+            self._start_ray(address)
         available = int(ray.cluster_resources().get("CPU", 1))
         if count > available:
             self.close()
@@ -102,7 +111,23 @@ class RayWorkers:
                 f"--workers = {count} is more than the {available} CPUs that Ray sees."
             )
         self._remote = ray.remote(Worker).options(num_cpus=1, scheduling_strategy="SPREAD")
-        self.actors: list[Any] = [self._remote.remote(app) for _ in range(count or available)]
+        self.actors = [self._start_worker() for _ in range(count or available)]
+
+    def _start_ray(self, address: str) -> None:
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns
+        where = {"address": address} if address else {"include_dashboard": False}
+        # Workers must find this package also where it is not installed.
+        environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}}
+        try:
+            ray.init(
+                **where, runtime_env=environment, logging_level=logging.WARNING, log_to_driver=False
+            )
+        except (ConnectionError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ConfigError(f"No Ray cluster answers at --address {address}: {reason}") from None
+
+    def _start_worker(self) -> Any:
+        return self._remote.remote(self._app, str(self._directory))
 
     def begin(self, run_config: dict[str, Value]) -> None:
         """Start a run on every worker."""
@@ -111,15 +136,16 @@ class RayWorkers:
 
     def replace(self, index: int) -> None:
         """Start a worker in place of one that has died."""
-        self.actors[index] = self._remote.remote(self._app)
+        self.actors[index] = self._start_worker()
         self.actors[index].begin.remote(self._run_config)
 
     def close(self) -> None:
         """End the workers, and Ray if it was started here."""
-        for actor in getattr(self, "actors", []):
+        for actor in self.actors:
             ray.kill(actor)
         if self._started_ray:
             ray.shutdown()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def __enter__(self) -> "RayWorkers":
         """Return itself."""
@@ -135,9 +161,9 @@ class _Job:
     """A message on its way: the clients still to be dealt, and what has come back."""
 
     message: Message
-    shared: Any  # reference to the record for all clients, in the object store
+    shared: Any  # reference to what all its clients receive, in the object store
     waiting: list[int]
-    parts: list[Message] = field(default_factory=list)
+    parts: list[RecordDict] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     in_flight: int = 0
 
@@ -148,6 +174,7 @@ class _Part:
 
     job: _Job
     clients: list[int]
+    work: float
     index: int
     actor: Any
 
@@ -170,6 +197,8 @@ class RayGrid(Grid):
         self._home: dict[int, int] = {}  # client with state -> worker that holds it
         self._jobs: dict[str, _Job] = {}
         self._flying: dict[Any, _Part] = {}
+        self._inbox = Inbox()
+        self._measured = [0.0] * len(workers.actors)
         self.set_run(Run.create_empty(run_id=1))
         workers.begin(dict(run_config))
 
@@ -206,9 +235,10 @@ class RayGrid(Grid):
             message.metadata.__dict__["_message_id"] = identity
             shared, clients = wire.take_shared(message.content)
             clients.sort(key=self._work_of, reverse=True)
-            job = self._jobs[identity] = _Job(message, ray.put(shared), clients)
-            if not clients:
-                self._send(_Part(job, [], 0, self._workers.actors[0]))
+            job = _Job(message, ray.put(_frozen(shared)), clients)
+            self._jobs[identity] = job
+            if not clients:  # not an invitation: any worker can answer for the node
+                self._send(_Part(job, [], 0.0, 0, self._workers.actors[0]))
             identities.append(identity)
         self._deal()
         return identities
@@ -252,36 +282,44 @@ class RayGrid(Grid):
     def _reply(job: _Job) -> Message:
         """Make one reply of a job's parts."""
         if not job.parts and not job.failures:
-            return Message(Error(WORKER_FAILED, "no worker answered"), reply_to=job.message)
-        if not job.waiting and len(job.parts) == 1 and not job.failures:
-            return job.parts[0]
-        return Message(wire.merge_replies(job.parts, job.failures), reply_to=job.message)
+            return Message(Error(WORKER_FAILED, "its worker failed"), reply_to=job.message)
+        parts, failures = job.parts, job.failures
+        whole = len(parts) == 1 and not failures
+        return Message(parts[0] if whole else wire.merge(parts, failures), reply_to=job.message)
 
     def _deal(self) -> None:
-        """Give every worker that could run out of work its next part."""
-        busy = [0] * len(self._workers.actors)
+        """Give the worker with the least work in hand its next part, while there is any."""
+        workers, speeds = range(len(self._workers.actors)), self._speeds()
+        in_hand, work = dict.fromkeys(workers, 0), dict.fromkeys(workers, 0.0)
         for part in self._flying.values():
-            busy[part.index] += 1
-        for depth in range(AHEAD):
-            for index, actor in enumerate(self._workers.actors):
-                if busy[index] > depth:
-                    continue
-                for job in self._jobs.values():
-                    if clients := self._next_part(job, index):
-                        self._send(_Part(job, clients, index, actor))
-                        busy[index] += 1
-                        break
+            in_hand[part.index] += 1
+            work[part.index] += part.work
+        for job in self._jobs.values():
+            able = set(workers)
+            while job.waiting and (free := [i for i in able if in_hand[i] < AHEAD]):
+                index = min(free, key=lambda i: (work[i] / speeds[i], i))
+                if clients := self._next_part(job, index, speeds[index] / sum(speeds)):
+                    given = sum(map(self._work_of, clients))
+                    self._send(_Part(job, clients, given, index, self._workers.actors[index]))
+                    in_hand[index] += 1
+                    work[index] += given
+                else:  # all that waits belongs to other workers
+                    able.discard(index)
 
-    def _next_part(self, job: _Job, index: int) -> list[int]:
-        """Take a worker's next clients off a job: a fair share of half of what is left."""
-        mine = [c for c in job.waiting if self._home.get(c, index) == index]
-        total = sum(map(self._work_of, job.waiting))
-        share, taken, work = total / (2 * len(self._workers.actors)), [], 0.0
-        for client in mine:
-            taken.append(client)
-            work += self._work_of(client)
-            if work >= share:
-                break
+    def _next_part(self, job: _Job, index: int, share: float) -> list[int]:
+        """Take a worker's next clients off a job: most of its share of what is left.
+
+        A part costs some milliseconds beside its training, so there should be few of them; what is
+        left for smaller ones makes up for a worker that turns out slower than it was.
+        """
+        enough = MOST * share * sum(map(self._work_of, job.waiting))
+        taken, work = [], 0.0
+        for client in job.waiting:
+            if self._home.get(client, index) == index:
+                taken.append(client)
+                work += self._work_of(client)
+                if work >= enough:
+                    break
         chosen = set(taken)
         job.waiting = [c for c in job.waiting if c not in chosen]
         return taken
@@ -289,22 +327,25 @@ class RayGrid(Grid):
     def _send(self, part: _Part) -> None:
         whole = part.job.message
         content = wire.part_of(whole.content, part.clients) if part.clients else whole.content
-        message = make_message(metadata=whole.metadata, content=content)
+        kind = whole.metadata.message_type
         part.job.in_flight += 1
-        self._flying[part.actor.serve.remote(message, part.job.shared)] = part
+        reference = part.actor.serve.remote(kind, _frozen(content), [part.job.shared])
+        self._flying[reference] = part
 
     def _collect(self, timeout: float | None) -> None:
         """Take in what workers have done; wait for the first of it, at most `timeout` seconds."""
         if not self._flying:
             return
         done, _ = ray.wait(list(self._flying), num_returns=1, timeout=timeout)
-        more, _ = ray.wait(list(self._flying), num_returns=len(self._flying), timeout=0)
-        for reference in {*done, *more}:
+        for reference in done:
             part = self._flying.pop(reference)
             part.job.in_flight -= 1
             try:
-                reply, stateful = ray.get(reference)
-                part.job.parts.append(reply)
+                layout, where, stateful, seconds = ray.get(reference)
+                self._learn_speed(part, seconds)
+                local = isinstance(where, tuple)
+                buffer = self._inbox.read(*where) if local else where
+                part.job.parts.append(put_together(layout, buffer, copy=local))
                 if stateful:
                     self._home |= dict.fromkeys(part.clients, part.index)
             except RayError as error:
@@ -313,6 +354,18 @@ class RayGrid(Grid):
                 if isinstance(error, RayActorError):
                     self._bury(part)
         self._deal()
+
+    def _learn_speed(self, part: _Part, seconds: float) -> None:
+        """Follow a worker's speed, in work per second."""
+        if part.work:
+            now, before = part.work / seconds, self._measured[part.index]
+            self._measured[part.index] = 0.3 * now + 0.7 * before if before else now
+
+    def _speeds(self) -> list[float]:
+        """Return the workers' speeds; one that is not known yet is thought to be usual."""
+        known = [speed for speed in self._measured if speed]
+        usual = sum(known) / len(known) if known else 1.0
+        return [speed or usual for speed in self._measured]
 
     def _bury(self, part: _Part) -> None:
         """Replace a worker that has died, once for all the parts that it had in hand."""
