@@ -99,6 +99,7 @@ class RayWorkers:
     ) -> None:
         self._app = app
         self._directory = shared_memory_dir()
+        self.inbox = Inbox()
         self.actors: list[Any] = []
         self._run_config: dict[str, Value] = {}
         self._started_ray = not ray.is_initialized()
@@ -197,7 +198,6 @@ class RayGrid(Grid):
         self._home: dict[int, int] = {}  # client with state -> worker that holds it
         self._jobs: dict[str, _Job] = {}
         self._flying: dict[Any, _Part] = {}
-        self._inbox = Inbox()
         self._measured = [0.0] * len(workers.actors)
         self.set_run(Run.create_empty(run_id=1))
         workers.begin(dict(run_config))
@@ -344,7 +344,7 @@ class RayGrid(Grid):
                 layout, where, stateful, seconds = ray.get(reference)
                 self._learn_speed(part, seconds)
                 local = isinstance(where, tuple)
-                buffer = self._inbox.read(*where) if local else where
+                buffer = self._workers.inbox.read(*where) if local else where
                 part.job.parts.append(put_together(layout, buffer, copy=local))
                 if stateful:
                     self._home |= dict.fromkeys(part.clients, part.index)

@@ -1,0 +1,1 @@
+"""Speed and size, measured against peers as ratios in one run."""
