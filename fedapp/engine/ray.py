@@ -42,8 +42,7 @@ from fedapp.errors import ConfigError
 log = logging.getLogger("flwr")
 NODE = 1
 WORKER_FAILED = 2  # Flower's code for an exception in the ClientApp
-AHEAD = 2  # parts that a worker has in hand, so that it never waits for the driver
-MOST = 0.75  # of a worker's share of what is left goes into its next part
+MOST = 0.9  # of its share of what waits is a worker's next part
 
 
 def _frozen(content: RecordDict) -> tuple[Layout, Buffer]:
@@ -63,7 +62,7 @@ class Worker:
         self._app = getattr(import_module(module), name)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, NODE, 1
         # The driver's directory is here if this is the driver's machine.
-        self._outbox = Outbox(Path(directory), AHEAD) if Path(directory).is_dir() else None
+        self._outbox = Outbox(Path(directory)) if Path(directory).is_dir() else None
         self._shared_reference: Any = None
         self._shared: tuple[Layout, Buffer] = ([], joined([]))
 
@@ -288,31 +287,26 @@ class RayGrid(Grid):
         return Message(parts[0] if whole else wire.merge(parts, failures), reply_to=job.message)
 
     def _deal(self) -> None:
-        """Give the worker with the least work in hand its next part, while there is any."""
-        workers, speeds = range(len(self._workers.actors)), self._speeds()
-        in_hand, work = dict.fromkeys(workers, 0), dict.fromkeys(workers, 0.0)
-        for part in self._flying.values():
-            in_hand[part.index] += 1
-            work[part.index] += part.work
-        for job in self._jobs.values():
-            able = set(workers)
-            while job.waiting and (free := [i for i in able if in_hand[i] < AHEAD]):
-                index = min(free, key=lambda i: (work[i] / speeds[i], i))
-                if clients := self._next_part(job, index, speeds[index] / sum(speeds)):
-                    given = sum(map(self._work_of, clients))
-                    self._send(_Part(job, clients, given, index, self._workers.actors[index]))
-                    in_hand[index] += 1
-                    work[index] += given
-                else:  # all that waits belongs to other workers
-                    able.discard(index)
-
-    def _next_part(self, job: _Job, index: int, share: float) -> list[int]:
-        """Take a worker's next clients off a job: most of its share of what is left.
+        """Give every idle worker its next part: most of its share of the clients that wait.
 
         A part costs some milliseconds beside its training, so there should be few of them; what is
-        left for smaller ones makes up for a worker that turns out slower than it was.
+        kept back makes up for a worker that turns out slower than it was.
         """
-        enough = MOST * share * sum(map(self._work_of, job.waiting))
+        busy = {part.index for part in self._flying.values()}
+        speeds = self._speeds()
+        for job in self._jobs.values():
+            waiting = sum(map(self._work_of, job.waiting))
+            for index, actor in enumerate(self._workers.actors):
+                if index in busy:
+                    continue
+                enough = MOST * waiting * speeds[index] / sum(speeds)
+                if clients := self._next_part(job, index, enough):
+                    work = sum(map(self._work_of, clients))
+                    self._send(_Part(job, clients, work, index, actor))
+                    busy.add(index)
+
+    def _next_part(self, job: _Job, index: int, enough: float) -> list[int]:
+        """Take clients that a worker may train off a job, until there is work enough."""
         taken, work = [], 0.0
         for client in job.waiting:
             if self._home.get(client, index) == index:

@@ -8,8 +8,6 @@ bytes come as a Ray object.
 
 import os
 import tempfile
-from collections.abc import Iterator
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -72,26 +70,24 @@ def joined(pieces: list[bytes]) -> Buffer:
 
 
 class Outbox:
-    """A worker's buffers in shared memory: it writes to each in turn."""
+    """A worker's buffer in shared memory, which holds one reply at a time."""
 
-    def __init__(self, directory: Path, count: int) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._slots: list[tuple[str, Buffer] | None] = [None] * count
-        self._turns: Iterator[int] = cycle(range(count))
+        self._path = ""
+        self._buffer: Buffer = np.empty(0, np.uint8)
 
     def write(self, pieces: list[bytes]) -> tuple[str, int]:
         """Write pieces one after the other; return the file's name and size."""
-        turn, needed = next(self._turns), sum(map(len, pieces))
-        slot = self._slots[turn]
-        if slot is None or len(slot[1]) < needed:
-            path = self._directory / uuid4().hex
-            slot = str(path), np.memmap(path, np.uint8, "w+", shape=(max(2 * needed, 1),))
-            self._slots[turn] = slot
+        needed = sum(map(len, pieces))
+        if not self._path or len(self._buffer) < needed:
+            self._path = str(self._directory / uuid4().hex)
+            self._buffer = np.memmap(self._path, np.uint8, "w+", shape=(max(2 * needed, 1),))
         start = 0
         for piece in pieces:
-            slot[1][start : start + len(piece)] = np.frombuffer(piece, np.uint8)
+            self._buffer[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
             start += len(piece)
-        return slot[0], len(slot[1])
+        return self._path, len(self._buffer)
 
 
 class Inbox:

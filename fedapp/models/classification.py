@@ -57,8 +57,9 @@ class Classification:
 
     def training_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gather training samples by their indices."""
-        chosen = torch.from_numpy(batch)
-        return self.prepare(self._train[chosen]), self._train_labels[chosen].to(self.device)
+        chosen = torch.from_numpy(batch)  # index_select is several times as fast as indexing
+        images = self._train.index_select(0, chosen)
+        return self.prepare(images), self._train_labels.index_select(0, chosen).to(self.device)
 
     def _load(self, x: Vector, buffers: Vector) -> None:
         self.model.bind(torch.tensor(x, device=self.device))
