@@ -76,6 +76,10 @@ class Worker:
             run_config=run_config,
         )
 
+    def whereabouts(self) -> tuple[str, int]:
+        """Return the Ray node and the process that this worker is."""
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
     def serve(self, kind: str, part: tuple[Layout, Buffer], shared: list[Any]) -> _Served:
         """Serve a message; `shared` refers to what a round's messages have in common."""
         started = time.perf_counter()
@@ -115,7 +119,8 @@ class RayWorkers:
 
     def _start_ray(self, address: str) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns
-        where = {"address": address} if address else {"include_dashboard": False}
+        here = {"address": "local", "include_dashboard": False}
+        where: dict[str, Any] = {"address": address} if address else here
         # Workers must find this package also where it is not installed.
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}}
         try:

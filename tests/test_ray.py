@@ -1,0 +1,243 @@
+"""RayGrid: the same bits as inline, on any number of workers, and what happens when they die."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from benchmarks.superlink import BIN, ROOT, free_port
+from fedapp import server_app
+from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.engine.ray import RayGrid, RayWorkers
+from fedapp.errors import ConfigError, RunError
+from fedapp.models import make_problem
+from fedapp.registry import find_algorithm
+from fedapp.rounds import run_rounds
+from tests.conftest import RunInline, kebab, read_rounds
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[RayWorkers]:
+    with RayWorkers(2) as started:
+        yield started
+
+
+def run_on(workers: RayWorkers, results: Path, **keys: Value) -> Path:
+    config = parse_run_config(kebab(keys) | {"results-dir": str(results)})
+    return server_app.run(RayGrid(workers, config.flat()), config).path
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    for a, b in zip(read_rounds(one), read_rounds(other), strict=True):
+        assert a | {"wall_seconds": 0} == b | {"wall_seconds": 0}
+
+
+CASES: list[dict[str, Value]] = [
+    {"algorithm": "fedavg", "num_rounds": 6},
+    {"algorithm": "mifam", "num_rounds": 12},
+    {"algorithm": "fedadam", "dataset": "quadratic", "num_rounds": 6},
+    {"model": "resnet20", "num_rounds": 2, "local_steps": 1},
+    {"local_epochs": 1, "partition": "dirichlet", "partition_alpha": 0.1, "num_rounds": 4},
+]
+
+
+@pytest.mark.parametrize("keys", CASES)
+def test_two_workers_give_the_same_bits_as_inline(
+    keys: dict[str, Value], workers: RayWorkers, run_inline: RunInline, tmp_path: Path
+) -> None:
+    """Run after run on one set of workers."""
+    assert_same_run(run_on(workers, tmp_path / "ray", **keys), run_inline(**keys))
+
+
+def rounds_on(workers: RayWorkers, config: RunConfig) -> tuple[Any, Iterator[dict[str, Any]]]:
+    algorithm, problem = find_algorithm(config), make_problem(config)
+    strategy = algorithm.strategy(config, algorithm.client, *problem.initial())
+    grid = RayGrid(workers, config.flat())
+    return grid, run_rounds(grid, strategy, problem, config, "test")
+
+
+def kill(workers: RayWorkers, index: int) -> None:
+    _, pid = ray.get(workers.actors[index].whereabouts.remote())
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("with_state_dir", [False, True])
+def test_a_killed_worker_costs_its_clients_that_round(
+    with_state_dir: bool, workers: RayWorkers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys: dict[str, Value] = {"algorithm": "mifam", "num_rounds": 8, "clients_per_round": 20}
+    if with_state_dir:
+        keys["state_dir"] = str(tmp_path / "state")
+    config = parse_run_config(kebab(keys | {"round_retries": 0}))
+    with caplog.at_level("WARNING", logger="flwr"):
+        _, rounds = rounds_on(workers, config)
+        records = [next(rounds), next(rounds)]
+        kill(workers, 1)
+        records += rounds
+    failures = [record["failures"] for record in records]
+    assert sum(failures) == max(failures), "the worker's clients fail once"
+    assert 0 < sum(failures) < 20
+    assert [r["clients"] + r["failures"] for r in records] == [20] * 8
+    assert sum("has died and is started again" in m for m in caplog.messages) == 1
+    lost = sum("CLIENT STATE IS LOST" in m for m in caplog.messages)
+    assert lost == (0 if with_state_dir else 1)
+
+
+def test_a_worker_killed_in_the_middle_of_a_round(workers: RayWorkers) -> None:
+    config = parse_run_config(
+        kebab({"num_rounds": 3, "clients_per_round": 10, "local_steps": 1000, "round_retries": 0})
+    )
+    _, rounds = rounds_on(workers, config)
+    next(rounds)
+    _, pid = ray.get(workers.actors[0].whereabouts.remote())
+    timer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    timer.start()
+    second, third = list(rounds)
+    assert 0 < second["failures"] < 10
+    assert (third["clients"], third["failures"]) == (10, 0)
+
+
+def test_clients_that_are_not_done_in_time_have_failed(
+    workers: RayWorkers, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = parse_run_config(
+        kebab({"num_rounds": 1, "local_steps": 2000, "round_timeout": 0.2, "round_retries": 0})
+    )
+    _, rounds = rounds_on(workers, config)
+    with caplog.at_level("WARNING", logger="flwr"), pytest.raises(RunError):
+        list(rounds)
+    assert any("no answer in time" in m for m in caplog.messages)
+
+
+def test_push_and_pull(workers: RayWorkers) -> None:
+    """The rest of Flower's Grid interface."""
+    from flwr.app import RecordDict
+
+    grid = RayGrid(workers, RunConfig().flat())
+    message = grid.create_message(RecordDict(), "query", 1, "")
+    identities = list(grid.push_messages([message]))
+    for _ in range(200):
+        if replies := list(grid.pull_messages(identities)):
+            break
+        time.sleep(0.05)
+    assert replies[0].content["hosting"]["clients"] == list(range(20))
+    assert not list(grid.pull_messages(identities))
+
+
+def marked_processes(mark: str) -> list[int]:
+    """Return the processes that inherited a mark in their environment."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            environment = (process / "environ").read_bytes() if process.name.isdigit() else b""
+            if mark.encode() in environment and (process / "cmdline").read_bytes():  # no zombie
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_ctrl_c_ends_everything_and_leaves_whole_lines(tmp_path: Path) -> None:
+    mark = f"FEDAPP_TEST_MARK={tmp_path}"
+    started = subprocess.Popen(
+        [
+            sys.executable, "run_simulation.py", "--workers", "1", "--out", tmp_path,
+            "-c", 'num-rounds=1000000 run-name="long"',
+        ],
+        cwd=ROOT, env=os.environ | {"FEDAPP_TEST_MARK": str(tmp_path)}, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    path = tmp_path / "long" / "rounds.jsonl"
+    for _ in range(600):
+        if path.exists() and path.read_text().count("\n") >= 5:
+            break
+        time.sleep(0.1)
+    assert marked_processes(mark)
+    os.killpg(started.pid, signal.SIGINT)
+    _, errors = started.communicate(timeout=30)
+    assert started.returncode == 130
+    assert "Traceback" not in errors
+    text = path.read_text()
+    assert text.endswith("\n")
+    assert [json.loads(line)["round"] for line in text.splitlines()][:3] == [1, 2, 3]
+    assert (tmp_path / "long" / "model.safetensors").exists()
+    for _ in range(100):
+        if not (left := marked_processes(mark)):
+            break
+        time.sleep(0.1)
+    assert not left
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """A Ray cluster of two node processes, with one CPU each, on loopback."""
+    address = f"127.0.0.1:{free_port()}"
+    place = ["--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--block"]
+    head = ["--head", "--port", address.split(":")[1], "--include-dashboard", "false"]
+    log = (tmp_path / "ray.log").open("w")
+
+    def start(*arguments: str) -> "subprocess.Popen[bytes]":
+        command = [str(BIN / "ray"), "start", *arguments, *place]
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    nodes = [start(*head)]
+    try:
+        time.sleep(6)
+        nodes.append(start("--address", address))
+        time.sleep(6)
+        yield address
+    finally:
+        for node in reversed(nodes):
+            node.terminate()
+            node.wait(30)
+        log.close()
+
+
+def test_a_cluster_of_two_nodes(cluster: str, run_inline: RunInline, tmp_path: Path) -> None:
+    script = (
+        "import json, sys, ray\n"
+        "from pathlib import Path\n"
+        "from tests.test_ray import run_on\n"
+        "from fedapp.engine.ray import RayWorkers\n"
+        "with RayWorkers(2, address=sys.argv[1]) as workers:\n"
+        "    places = ray.get([a.whereabouts.remote() for a in workers.actors])\n"
+        "    run = run_on(workers, Path(sys.argv[2]), algorithm='mifam', num_rounds=6)\n"
+        "print(json.dumps([len({node for node, _ in places}), str(run)]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, cluster, tmp_path / "cluster"],
+        cwd=ROOT, capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    nodes, directory = json.loads(done.stdout.strip().splitlines()[-1])
+    assert nodes == 2
+    assert_same_run(Path(directory), run_inline(algorithm="mifam", num_rounds=6))
+
+
+def test_too_many_workers_are_told(workers: RayWorkers) -> None:
+    with pytest.raises(ConfigError, match="more than the"):
+        RayWorkers(1000)
+    assert ray.is_initialized()
+
+
+def test_the_command_line_runs_on_ray(tmp_path: Path, run_inline: RunInline) -> None:
+    done = subprocess.run(
+        [
+            sys.executable, ROOT / "run_simulation.py", "--workers", "1", "--out", tmp_path / "out",
+            "-c", 'algorithm="mifam" num-rounds=4 run-name="one"',
+        ],
+        cwd=tmp_path, capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert_same_run(tmp_path / "out" / "one", run_inline(algorithm="mifam", num_rounds=4))
