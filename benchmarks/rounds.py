@@ -107,7 +107,7 @@ def peer_python(directory: Path) -> Path:
 
 def in_a_process(python: Path, module: str, workload: Workload, rounds: int) -> list[float]:
     """Run a peer's benchmark in a process of its own; its first round is its warm-up."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": "local"}
     done = subprocess.run(
         [python, "-m", module, workload.name, str(rounds + 1)],
         cwd=ROOT, env=environment, capture_output=True, text=True,

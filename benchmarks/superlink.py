@@ -33,6 +33,7 @@ def own_superlink(home: Path) -> Iterator[FlwrRun]:
     environment = os.environ | {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_ADDRESS": "local",  # a Ray of its own, whatever else runs on this machine
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
     }
     command: list[str | Path] = [

@@ -26,7 +26,9 @@ def query(message: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
     try:
         config = _config(context)
-        hosting = ConfigRecord({"clients": hosted_clients(context.node_config, config.num_clients)})
+        hosting = ConfigRecord(
+            {"clients": list(hosted_clients(context.node_config, config.num_clients))}
+        )
     except ConfigError as error:
         log.error(str(error))
         hosting = ConfigRecord({"error": str(error)})
@@ -42,7 +44,7 @@ def train(message: Message, context: Context) -> Message:
     try:
         config = _config(context)
         algorithm, problem = find_algorithm(config), make_problem(config)
-        hosted = set(hosted_clients(context.node_config, config.num_clients))
+        hosted = hosted_clients(context.node_config, config.num_clients)
         store = _store(config, context, invitation)
     except ConfigError as error:
         log.error(str(error))

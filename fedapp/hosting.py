@@ -20,7 +20,7 @@ WAIT_FOR_NODES = 60.0
 FIRST_PAUSE = 10.0
 
 
-def hosted_clients(node_config: dict[str, bool | int | float | str], num_clients: int) -> list[int]:
+def hosted_clients(node_config: dict[str, bool | int | float | str], num_clients: int) -> range:
     """Return the clients that a node hosts, from its node config."""
     place, places = node_config.get("partition-id"), node_config.get("num-partitions")
     if not isinstance(place, int) or not isinstance(places, int) or not 0 <= place < places:
@@ -28,7 +28,7 @@ def hosted_clients(node_config: dict[str, bool | int | float | str], num_clients
             "A node's config must say which clients it hosts, for example "
             '--node-config "partition-id=0 num-partitions=2".'
         )
-    return list(range(place, num_clients, places))
+    return range(place, num_clients, places)
 
 
 class Hosting:
@@ -40,6 +40,8 @@ class Hosting:
     def __init__(self, num_clients: int) -> None:
         self.num_clients = num_clients
         self.node_of: dict[int, int] = {}  # of the clients whose node is connected now
+        self.clients: list[int] = []  # those clients, in order
+        self._nodes: set[int] = set()
         self._met: dict[int, list[int]] = {}
         self._ask_again: dict[int, tuple[float, float]] = {}  # node -> when, and the pause after
         self._twice: set[int] = set()
@@ -51,6 +53,9 @@ class Hosting:
         new = [n for n in nodes - set(self._met) if self._ask_again.get(n, (0.0, 0.0))[0] <= now]
         if new:
             self._ask(grid, new)
+        elif nodes == self._nodes:
+            return
+        self._nodes = nodes
         before, self.node_of = self.node_of, {}
         for client, node in before.items():  # a client stays with its node while that is there
             if node in nodes:
@@ -60,6 +65,7 @@ class Hosting:
                 if self.node_of.setdefault(client, node) != node and client not in self._twice:
                     self._twice.add(client)
                     log.warning("Client %d is hosted by two nodes; one of them is left out", client)
+        self.clients = sorted(self.node_of)
 
     def _ask(self, grid: Grid, nodes: list[int]) -> None:
         queries = [Message(RecordDict(), node, "query") for node in nodes]

@@ -103,9 +103,8 @@ class FederatedStrategy(Strategy):
         attempt = int(config["attempt"])  # type: ignore[arg-type]
         self._tag = server_round * (run.round_retries + 1) + attempt
         self.hosting.update(grid)
-        reachable = sorted(self.hosting.node_of)
         hosts: dict[int, list[int]] = {}
-        for client in sample_cohort(reachable, size, seed, server_round, attempt):
+        for client in sample_cohort(self.hosting.clients, size, seed, server_round, attempt):
             hosts.setdefault(self.hosting.node_of[client], []).append(client)
         self._downlink_bytes, self._sent = 0, []
         messages = []

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -185,10 +187,13 @@ def cluster(tmp_path: Path) -> Iterator[str]:
     place = ["--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--block"]
     head = ["--head", "--port", address.split(":")[1], "--include-dashboard", "false"]
     log = (tmp_path / "ray.log").open("w")
+    # Of its own, because Ray notes the latest cluster there, and short, because of its sockets.
+    temporary = tempfile.mkdtemp(prefix="ray-")
 
     def start(*arguments: str) -> "subprocess.Popen[bytes]":
         command = [str(BIN / "ray"), "start", *arguments, *place]
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        environment = os.environ | {"RAY_TMPDIR": temporary}
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
     nodes = [start(*head)]
     try:
@@ -201,6 +206,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             node.terminate()
             node.wait(30)
         log.close()
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def test_a_cluster_of_two_nodes(cluster: str, run_inline: RunInline, tmp_path: Path) -> None:

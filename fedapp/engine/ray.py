@@ -135,9 +135,13 @@ class RayWorkers:
         return self._remote.remote(self._app, str(self._directory))
 
     def begin(self, run_config: dict[str, Value]) -> None:
-        """Start a run on every worker."""
+        """Start a run on every worker; one that died after the last run is replaced."""
         self._run_config = run_config
-        ray.get([actor.begin.remote(run_config) for actor in self.actors])
+        for index, started in enumerate([a.begin.remote(run_config) for a in self.actors]):
+            try:
+                ray.get(started)
+            except RayActorError:
+                self.replace(index)
 
     def replace(self, index: int) -> None:
         """Start a worker in place of one that has died."""
@@ -170,6 +174,7 @@ class _Job:
     waiting: list[int]
     parts: list[RecordDict] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
+    error: str = "no worker answered"
     in_flight: int = 0
 
 
@@ -286,7 +291,7 @@ class RayGrid(Grid):
     def _reply(job: _Job) -> Message:
         """Make one reply of a job's parts."""
         if not job.parts and not job.failures:
-            return Message(Error(WORKER_FAILED, "its worker failed"), reply_to=job.message)
+            return Message(Error(WORKER_FAILED, job.error), reply_to=job.message)
         parts, failures = job.parts, job.failures
         whole = len(parts) == 1 and not failures
         return Message(parts[0] if whole else wire.merge(parts, failures), reply_to=job.message)
@@ -348,8 +353,8 @@ class RayGrid(Grid):
                 if stateful:
                     self._home |= dict.fromkeys(part.clients, part.index)
             except RayError as error:
-                reason = f"its worker failed: {str(error).strip().splitlines()[-1]}"
-                part.job.failures |= dict.fromkeys(part.clients, reason)
+                part.job.error = f"its worker failed: {str(error).strip().splitlines()[-1]}"
+                part.job.failures |= dict.fromkeys(part.clients, part.job.error)
                 if isinstance(error, RayActorError):
                     self._bury(part)
         self._deal()
