@@ -218,6 +218,8 @@ def draw(report: dict[str, Any], path: Path) -> None:
             axes.bar(at, ratio, width * 0.92, color=colours[kind], label=first)
             axes.text(at, ratio * 1.03, f"{ratio:.2f}", ha="center", va="bottom", fontsize=7)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_ylim(0.8, axes.get_ylim()[1] * 1.2)
     axes.set_xticks(range(len(names)), names)
     axes.set_ylabel("time per round over bare training")
