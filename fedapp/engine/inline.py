@@ -6,27 +6,25 @@ from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.config import Value
+from fedapp.engine.local import CLIENT_APP_FAILED, RUN_ID, LocalGrid
 
 log = getLogger("flwr")
-CLIENT_APP_RAISED = 2  # Flower's code for an exception in the ClientApp
 
 
-class InlineGrid(Grid):
+class InlineGrid(LocalGrid):
     """Nodes that answer at once, in this process, each with a Context that stays in memory.
 
     A message is served while it is pushed, so a time limit cannot cut a client short.
     """
 
     def __init__(self, client_app: ClientApp, run_config: dict[str, Value], nodes: int = 1) -> None:
+        super().__init__()
         self._app = client_app
         self._contexts = {
             node: Context(
-                run_id=1,
+                run_id=RUN_ID,
                 node_id=node,
                 node_config={"partition-id": node - 1, "num-partitions": nodes},
                 state=RecordDict(),
@@ -35,28 +33,6 @@ class InlineGrid(Grid):
             for node in range(1, nodes + 1)
         }
         self._replies: dict[str, Message] = {}
-        self.set_run(Run.create_empty(run_id=1))
-
-    def set_run(self, run: Run) -> None:
-        """Take on a run's identity, which Flower's messages carry."""
-        self._run = run
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run.run_id, 0, 1
-
-    @property
-    def run(self) -> Run:
-        """Return the run."""
-        return self._run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message to a node."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
         """Return all nodes."""
@@ -89,4 +65,4 @@ class InlineGrid(Grid):
             return self._app(message, self._contexts[message.metadata.dst_node_id])
         except Exception as error:
             log.exception("The ClientApp raised an exception")
-            return Message(Error(CLIENT_APP_RAISED, repr(error)), reply_to=message)
+            return Message(Error(CLIENT_APP_FAILED, repr(error)), reply_to=message)

@@ -20,13 +20,12 @@ from uuid import uuid4
 
 import ray
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from ray.exceptions import RayActorError, RayError
 
 from fedapp import wire
 from fedapp.config import Value
+from fedapp.engine.local import CLIENT_APP_FAILED, RUN_ID, LocalGrid
 from fedapp.engine.transfer import (
     Buffer,
     Inbox,
@@ -41,7 +40,6 @@ from fedapp.errors import ConfigError
 
 log = logging.getLogger("flwr")
 NODE = 1
-WORKER_FAILED = 2  # Flower's code for an exception in the ClientApp
 MOST = 0.9  # of its share of what waits is a worker's next part
 
 
@@ -60,7 +58,7 @@ class Worker:
     def __init__(self, app: str, directory: str) -> None:
         module, _, name = app.partition(":")
         self._app = getattr(import_module(module), name)
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, NODE, 1
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, NODE, 1
         # The driver's directory is here if this is the driver's machine.
         self._outbox = Outbox(Path(directory)) if Path(directory).is_dir() else None
         self._shared_reference: Any = None
@@ -69,7 +67,7 @@ class Worker:
     def begin(self, run_config: dict[str, Value]) -> None:
         """Forget the run before, and start one."""
         self._context = Context(
-            run_id=1,
+            run_id=RUN_ID,
             node_id=NODE,
             node_config={"partition-id": 0, "num-partitions": 1},
             state=RecordDict(),
@@ -189,7 +187,7 @@ class _Part:
     actor: Any
 
 
-class RayGrid(Grid):
+class RayGrid(LocalGrid):
     """One run on a set of workers.
 
     `work_of` says how much there is to do for a client; the largest are dealt first, in parts that
@@ -202,35 +200,14 @@ class RayGrid(Grid):
         run_config: dict[str, Value],
         work_of: Callable[[int], float] = lambda client: 1.0,
     ) -> None:
+        super().__init__()
         self._workers = workers
         self._work_of = work_of
         self._home: dict[int, int] = {}  # client with state -> worker that holds it
         self._jobs: dict[str, _Job] = {}
         self._flying: dict[Any, _Part] = {}
         self._measured = [0.0] * len(workers.actors)
-        self.set_run(Run.create_empty(run_id=1))
         workers.begin(dict(run_config))
-
-    def set_run(self, run: Run) -> None:
-        """Take on a run's identity, which Flower's messages carry."""
-        self._run = run
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run.run_id, 0, 1
-
-    @property
-    def run(self) -> Run:
-        """Return the run."""
-        return self._run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message to the node."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the one node."""
@@ -291,7 +268,7 @@ class RayGrid(Grid):
     def _reply(job: _Job) -> Message:
         """Make one reply of a job's parts."""
         if not job.parts and not job.failures:
-            return Message(Error(WORKER_FAILED, job.error), reply_to=job.message)
+            return Message(Error(CLIENT_APP_FAILED, job.error), reply_to=job.message)
         parts, failures = job.parts, job.failures
         whole = len(parts) == 1 and not failures
         return Message(parts[0] if whole else wire.merge(parts, failures), reply_to=job.message)

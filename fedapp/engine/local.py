@@ -1,0 +1,37 @@
+"""What the grids of our own share: the identity of a run that no SuperLink knows of."""
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+RUN_ID = 1
+CLIENT_APP_FAILED = 2  # Flower's code for an exception in the ClientApp
+
+
+class LocalGrid(Grid):
+    """The part of Flower's `Grid` interface that has nothing to do with carrying messages."""
+
+    def __init__(self) -> None:
+        self.set_run(Run.create_empty(run_id=RUN_ID))
+
+    def set_run(self, run: Run) -> None:
+        """Take on a run's identity, which Flower's messages carry."""
+        self._run = run
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run.run_id, 0, 1
+
+    @property
+    def run(self) -> Run:
+        """Return the run."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message to a node."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
