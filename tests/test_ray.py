@@ -236,6 +236,16 @@ def test_too_many_workers_are_told(workers: RayWorkers) -> None:
     assert ray.is_initialized()
 
 
+def test_a_cluster_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "run_simulation.py", "--address", "127.0.0.1:1", "--out", tmp_path],
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("No Ray cluster answers at --address 127.0.0.1:1 (")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_command_line_runs_on_ray(tmp_path: Path, run_inline: RunInline) -> None:
     done = subprocess.run(
         [

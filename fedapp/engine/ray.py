@@ -8,7 +8,9 @@ round. A client without state may be trained by any worker; one with state stays
 
 import logging
 import os
+import re
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -46,6 +48,13 @@ MOST = 0.9  # of its share of what waits is a worker's next part
 def _frozen(content: RecordDict) -> tuple[Layout, Buffer]:
     layout, pieces = layout_of(content)
     return layout, joined(pieces)
+
+
+def _probe(address: str) -> None:
+    """Fail at once where Ray would try for minutes to reach a cluster that is not there."""
+    if re.fullmatch(r"[\w.-]+:\d+", address):
+        host, port = address.split(":")
+        socket.create_connection((host, int(port)), timeout=5).close()
 
 
 # A reply, where its bytes are, whether the worker keeps state, and the seconds it took
@@ -122,12 +131,16 @@ class RayWorkers:
         # Workers must find this package also where it is not installed.
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}}
         try:
+            _probe(address)
             ray.init(
                 **where, runtime_env=environment, logging_level=logging.WARNING, log_to_driver=False
             )
-        except (ConnectionError, ValueError) as error:
+        except (OSError, ValueError) as error:
+            shutil.rmtree(self._directory, ignore_errors=True)
             reason = str(error).strip().splitlines()[0]
-            raise ConfigError(f"No Ray cluster answers at --address {address}: {reason}") from None
+            raise ConfigError(
+                f"No Ray cluster answers at --address {address} ({reason}): give its HOST:PORT."
+            ) from None
 
     def _start_worker(self) -> Any:
         return self._remote.remote(self._app, str(self._directory))
