@@ -1,0 +1,101 @@
+"""Sparsifiers: a part of the numbers, and where they are."""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.compression import integers
+from fedapp.compression.compressor import Compressor, Vector
+from fedapp.compression.payload import Reader
+from fedapp.compression.quantizers import Identity
+from fedapp.errors import ConfigError
+from fedapp.randomness import Generator
+
+
+@dataclass(frozen=True)
+class _Sparsifier(Compressor):
+    """k of d numbers; `values` compresses those."""
+
+    ratio: float = 0.1  # k/d
+    values: Compressor = field(default_factory=Identity)
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        if not 0 < self.ratio <= 1:
+            raise ConfigError("A sparsifier's ratio of numbers kept lies above 0 and up to 1.")
+
+    def kept(self, size: int) -> int:
+        """Return k."""
+        return min(size, math.ceil(self.ratio * size))
+
+    def choose(self, v: Vector, rng: Generator) -> NDArray[np.int64]:
+        """Return the positions that are kept, in order."""
+        raise NotImplementedError
+
+    def body(self, v: Vector, rng: Generator) -> bytes:
+        """Write the positions and the numbers there."""
+        positions = self.choose(v, rng)
+        packed = integers.pack_positions(positions, v.size)
+        return packed + self.values.body(v[positions], rng)
+
+    def read(self, reader: Reader, size: int) -> Vector:
+        """Read positions and numbers; the rest is 0."""
+        positions = integers.unpack_positions(reader, self.kept(size), size)
+        vector = np.zeros(size, np.float32)
+        vector[positions] = self.values.read(reader, self.kept(size))
+        return vector
+
+    def nominal_bits(self, size: int) -> int:
+        """Return the numbers' bits, and log2(d) for the position of each."""
+        k = self.kept(size)
+        return self.values.nominal_bits(k) + k * math.ceil(math.log2(max(size, 1)))
+
+
+@dataclass(frozen=True)
+class TopK(_Sparsifier):
+    """The k largest; biased, so it wants error feedback."""
+
+    codec: ClassVar[int] = 4
+
+    def choose(self, v: Vector, rng: Generator) -> NDArray[np.int64]:
+        """Choose the largest; of equals the first."""
+        k, magnitude = self.kept(v.size), np.abs(v)
+        if k == v.size:
+            return np.arange(k)
+        least = np.partition(magnitude, v.size - k)[v.size - k]
+        above = np.flatnonzero(magnitude > least)
+        equal = np.flatnonzero(magnitude == least)[: k - len(above)]
+        return np.sort(np.concatenate([above, equal]))
+
+    def variance(self, size: int) -> float:
+        """Return what is left out at worst, and the error of what is kept."""
+        k = self.kept(size)
+        return 1 - k / max(size, 1) + self.values.variance(k)
+
+
+@dataclass(frozen=True)
+class RandK(_Sparsifier):
+    """k numbers at random, times d/k."""
+
+    codec: ClassVar[int] = 5
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        """It is if what compresses the kept numbers is."""
+        return self.values.unbiased
+
+    def choose(self, v: Vector, rng: Generator) -> NDArray[np.int64]:
+        """Choose at random."""
+        return np.sort(rng.choice(v.size, self.kept(v.size), replace=False, shuffle=False))
+
+    def body(self, v: Vector, rng: Generator) -> bytes:
+        """Write some of the numbers, scaled up for the rest."""
+        return super().body(v * np.float32(v.size / max(self.kept(v.size), 1)), rng)
+
+    def variance(self, size: int) -> float:
+        """Return d/k - 1, and the error of what is kept."""
+        factor = size / max(self.kept(size), 1)
+        return factor - 1 + factor * self.values.variance(self.kept(size))
