@@ -13,44 +13,60 @@ from fedapp.compression.payload import PayloadError, Reader, seal, unseal
 from fedapp.randomness import Generator
 
 Vector = NDArray[np.float32]
+Parts = tuple[Any, ...]
 BITS_PER_NUMBER = 32
 
 
 class Compressor(ABC):
-    """Subclasses are frozen dataclasses of their settings, and code the body of a payload."""
+    """A frozen dataclass of settings. A vector is quantized into parts, and those are written.
+
+    `quantize` and `parse` return the same parts; `write` and `dequantize` take them.
+    """
 
     codec: ClassVar[int]  # in the payload's frame
     unbiased: ClassVar[bool] = False  # E Q(v) = v
 
     def encode(self, vector: NDArray[Any], rng: Generator) -> bytes:
         """Compress a vector; `rng` decides how it is rounded."""
-        v = np.ascontiguousarray(vector, np.float32)
-        if v.ndim != 1:
-            raise ValueError(f"a vector is compressed, not an array of shape {v.shape}")
-        if not all(np.isfinite(part).all() for part in chunks(v)):
-            raise ValueError("a vector with numbers that are not finite cannot be compressed")
-        return seal(self.codec, v.size, self.body(v, rng), self._key)
+        return self._seal(vector.size, self.quantize(_checked(vector), rng))
+
+    def transmit(self, vector: NDArray[Any], rng: Generator) -> tuple[bytes, Vector]:
+        """Compress a vector; return the payload and, without decoding it, what it stands for."""
+        parts = self.quantize(_checked(vector), rng)
+        return self._seal(vector.size, parts), self.dequantize(*parts)
 
     def decode(self, data: bytes | memoryview, size: int) -> Vector:
         """Return the vector of `size` numbers that a payload stands for, or raise PayloadError."""
         reader = unseal(data, self.codec, size, self._key)
-        vector = self.read(reader, size)
+        parts = self.parse(reader, size)
         reader.end()
+        vector = self.dequantize(*parts)
         if not all(np.isfinite(part).all() for part in chunks(vector)):
             raise PayloadError("it holds numbers that are not finite")
         return vector
+
+    def _seal(self, size: int, parts: Parts) -> bytes:
+        return seal(self.codec, size, self.write(*parts), self._key)
 
     @cached_property
     def _key(self) -> bytes:
         return repr(self).encode()
 
     @abstractmethod
-    def body(self, v: Vector, rng: Generator) -> bytes:
-        """Write the payload without its frame."""
+    def quantize(self, v: Vector, rng: Generator) -> Parts:
+        """Take a vector apart."""
 
     @abstractmethod
-    def read(self, reader: Reader, size: int) -> Vector:
-        """Read what `body` wrote."""
+    def dequantize(self, *parts: Any) -> Vector:
+        """Return the vector that the parts stand for."""
+
+    @abstractmethod
+    def write(self, *parts: Any) -> bytes:
+        """Write the parts: a payload without its frame."""
+
+    @abstractmethod
+    def parse(self, reader: Reader, size: int) -> Parts:
+        """Read what `write` wrote."""
 
     @abstractmethod
     def nominal_bits(self, size: int) -> int:
@@ -59,6 +75,15 @@ class Compressor(ABC):
     @abstractmethod
     def variance(self, size: int) -> float:
         """Return q, where E|Q(v) - v|^2 <= q|v|^2."""
+
+
+def _checked(vector: NDArray[Any]) -> Vector:
+    v: Vector = np.ascontiguousarray(vector, np.float32)
+    if vector.ndim != 1:
+        raise ValueError(f"a vector is compressed, not an array of shape {vector.shape}")
+    if not all(np.isfinite(part).all() for part in chunks(v)):
+        raise ValueError("a vector with numbers that are not finite cannot be compressed")
+    return v
 
 
 def chunks(v: NDArray[Any]) -> Iterator[NDArray[Any]]:

@@ -5,6 +5,7 @@ NeurIPS 2017, the quantizer of FedPAQ. Uniform: the affine quantizer of FedCOM's
 """
 
 import math
+import struct
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -18,6 +19,8 @@ from fedapp.compression.payload import PayloadError, Reader
 from fedapp.errors import ConfigError
 from fedapp.randomness import Generator
 
+Grids = NDArray[np.float64]  # scale, zero point and noise of each piece
+
 
 @dataclass(frozen=True)
 class Identity(Compressor):
@@ -26,13 +29,21 @@ class Identity(Compressor):
     codec: ClassVar[int] = 0
     unbiased: ClassVar[bool] = True
 
-    def body(self, v: Vector, rng: Generator) -> bytes:
+    def quantize(self, v: Vector, rng: Generator) -> tuple[Vector]:
+        """Return the vector."""
+        return (v,)
+
+    def dequantize(self, v: Vector) -> Vector:
+        """Return the vector."""
+        return v
+
+    def write(self, v: Vector) -> bytes:
         """Write the numbers."""
         return v.astype("<f4", copy=False).tobytes()
 
-    def read(self, reader: Reader, size: int) -> Vector:
+    def parse(self, reader: Reader, size: int) -> tuple[Vector]:
         """Read the numbers."""
-        return reader.numbers("<f4", size).astype(np.float32)
+        return (reader.numbers("<f4", size).astype(np.float32),)
 
     def nominal_bits(self, size: int) -> int:
         """Return 32 bits a number."""
@@ -49,24 +60,30 @@ class Float16(Compressor):
 
     codec: ClassVar[int] = 1
 
-    def body(self, v: Vector, rng: Generator) -> bytes:
-        """Write the exponent, and the scaled numbers."""
+    def quantize(self, v: Vector, rng: Generator) -> tuple[int, NDArray[np.float16]]:
+        """Return the exponent, and the scaled numbers."""
         highest = max((float(np.abs(part).max()) for part in chunks(v)), default=0.0)
         exponent = math.frexp(highest)[1] - 15  # the largest lies in [2^14, 2^15)
-        halves = (np.ldexp(part, -exponent).astype("<f2") for part in chunks(v))
-        return b"".join(
-            (np.int16(exponent).astype("<i2").tobytes(), *(h.tobytes() for h in halves))
-        )
+        halves = np.empty(v.size, np.float16)
+        for part, half in zip(chunks(v), chunks(halves), strict=True):
+            half[:] = np.ldexp(part, -exponent)
+        return exponent, halves
 
-    def read(self, reader: Reader, size: int) -> Vector:
-        """Read the numbers, and scale them back."""
-        exponent = reader.number("<i2")
-        halves = reader.numbers("<f2", size)
-        vector = np.empty(size, np.float32)
-        with np.errstate(over="ignore"):  # found by the check that follows
+    def dequantize(self, exponent: int, halves: NDArray[np.float16]) -> Vector:
+        """Scale back."""
+        vector = np.empty(halves.size, np.float32)
+        with np.errstate(over="ignore"):  # whoever decodes checks for it
             for part, half in zip(chunks(vector), chunks(halves), strict=True):
                 part[:] = np.ldexp(half.astype(np.float32), exponent)
         return vector
+
+    def write(self, exponent: int, halves: NDArray[np.float16]) -> bytes:
+        """Write exponent and numbers."""
+        return struct.pack("<h", exponent) + halves.astype("<f2").tobytes()
+
+    def parse(self, reader: Reader, size: int) -> tuple[int, NDArray[np.float16]]:
+        """Read exponent and numbers."""
+        return reader.number("<i2"), reader.numbers("<f2", size)
 
     def nominal_bits(self, size: int) -> int:
         """Return 16 bits a number."""
@@ -94,17 +111,16 @@ class QSGD(Compressor):
                 "qsgd takes 1 to 32767 levels, the norm 'l2' or 'max', and a bucket >= 0."
             )
 
-    def body(self, v: Vector, rng: Generator) -> bytes:
+    def write(self, norms: Vector, symbols: NDArray[np.int32]) -> bytes:
         """Write the norms, and the levels with their signs."""
-        norms, symbols = self.quantize(v, rng)
         return norms.astype("<f4").tobytes() + integers.pack(symbols, 2 * self.levels + 1)
 
-    def read(self, reader: Reader, size: int) -> Vector:
-        """Read norms and levels, and multiply."""
+    def parse(self, reader: Reader, size: int) -> tuple[Vector, NDArray[np.int32]]:
+        """Read norms and levels."""
         norms = reader.numbers("<f4", self._buckets(size))
-        if not (norms >= 0).all():
-            raise PayloadError("a norm in it is negative or no number")
-        return self.dequantize(norms, integers.unpack(reader, size, 2 * self.levels + 1))
+        if not (np.isfinite(norms) & (norms >= 0)).all():
+            raise PayloadError("a norm in it is negative or not finite")
+        return norms, integers.unpack(reader, size, 2 * self.levels + 1)
 
     def quantize(self, v: Vector, rng: Generator) -> tuple[Vector, NDArray[np.int32]]:
         """Return each bucket's norm, and the levels 0, -1, 1, -2, 2, ... as 0, 1, 2, 3, 4, ..."""
@@ -194,20 +210,19 @@ class Uniform(Compressor):
         """Rounding at random is."""
         return self.rounding == "stochastic"
 
-    def body(self, v: Vector, rng: Generator) -> bytes:
+    def write(self, grids: Grids, symbols: NDArray[np.int32]) -> bytes:
         """Write scales and zero points, and the symbols."""
-        grids, symbols = self.quantize(v, rng)
         return grids.astype("<f8").tobytes() + integers.pack(symbols, 1 << self.bits)
 
-    def read(self, reader: Reader, size: int) -> Vector:
+    def parse(self, reader: Reader, size: int) -> tuple[Grids, NDArray[np.int32]]:
         """Read grids and symbols."""
-        count = sum(1 for _ in self._pieces(size))
+        count = len(self._pieces(size))
         grids = reader.numbers("<f8", 3 * count).reshape(count, 3)
         if not np.isfinite(grids).all():
             raise PayloadError("a scale in it is not finite")
-        return self.dequantize(grids, integers.unpack(reader, size, 1 << self.bits))
+        return grids, integers.unpack(reader, size, 1 << self.bits)
 
-    def quantize(self, v: Vector, rng: Generator) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    def quantize(self, v: Vector, rng: Generator) -> tuple[Grids, NDArray[np.int32]]:
         """Return each piece's scale, zero point and noise; and levels, by distance from zero."""
         symbols = np.empty(v.size, np.int32)
         grids = []
@@ -228,7 +243,7 @@ class Uniform(Compressor):
             grids.append((scale, zero, noise))
         return np.array(grids, np.float64).reshape(-1, 3), symbols
 
-    def dequantize(self, grids: NDArray[np.float64], symbols: NDArray[np.int32]) -> Vector:
+    def dequantize(self, grids: Grids, symbols: NDArray[np.int32]) -> Vector:
         """Return scale (q - zero), off by the noise."""
         vector = np.empty(symbols.size, np.float32)
         for (scale, zero, noise), piece in zip(grids, self._pieces(symbols.size), strict=True):

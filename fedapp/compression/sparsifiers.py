@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.compression import integers
-from fedapp.compression.compressor import Compressor, Vector
+from fedapp.compression.compressor import Compressor, Parts, Vector
 from fedapp.compression.payload import Reader
 from fedapp.compression.quantizers import Identity
 from fedapp.errors import ConfigError
 from fedapp.randomness import Generator
+
+Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -31,22 +33,29 @@ class _Sparsifier(Compressor):
         """Return k."""
         return min(size, math.ceil(self.ratio * size))
 
-    def choose(self, v: Vector, rng: Generator) -> NDArray[np.int64]:
+    def choose(self, v: Vector, rng: Generator) -> Positions:
         """Return the positions that are kept, in order."""
         raise NotImplementedError
 
-    def body(self, v: Vector, rng: Generator) -> bytes:
-        """Write the positions and the numbers there."""
+    def quantize(self, v: Vector, rng: Generator) -> Parts:
+        """Return the positions, what `values` makes of the numbers there, and the size."""
         positions = self.choose(v, rng)
-        packed = integers.pack_positions(positions, v.size)
-        return packed + self.values.body(v[positions], rng)
+        return positions, self.values.quantize(v[positions], rng), v.size
 
-    def read(self, reader: Reader, size: int) -> Vector:
-        """Read positions and numbers; the rest is 0."""
-        positions = integers.unpack_positions(reader, self.kept(size), size)
+    def dequantize(self, positions: Positions, kept: Parts, size: int) -> Vector:
+        """Put the numbers in their places; the rest is 0."""
         vector = np.zeros(size, np.float32)
-        vector[positions] = self.values.read(reader, self.kept(size))
+        vector[positions] = self.values.dequantize(*kept)
         return vector
+
+    def write(self, positions: Positions, kept: Parts, size: int) -> bytes:
+        """Write the positions and the numbers."""
+        return integers.pack_positions(positions, size) + self.values.write(*kept)
+
+    def parse(self, reader: Reader, size: int) -> Parts:
+        """Read positions and numbers."""
+        positions = integers.unpack_positions(reader, self.kept(size), size)
+        return positions, self.values.parse(reader, self.kept(size)), size
 
     def nominal_bits(self, size: int) -> int:
         """Return the numbers' bits, and log2(d) for the position of each."""
@@ -60,7 +69,7 @@ class TopK(_Sparsifier):
 
     codec: ClassVar[int] = 4
 
-    def choose(self, v: Vector, rng: Generator) -> NDArray[np.int64]:
+    def choose(self, v: Vector, rng: Generator) -> Positions:
         """Choose the largest; of equals the first."""
         k, magnitude = self.kept(v.size), np.abs(v)
         if k == v.size:
@@ -87,13 +96,13 @@ class RandK(_Sparsifier):
         """It is if what compresses the kept numbers is."""
         return self.values.unbiased
 
-    def choose(self, v: Vector, rng: Generator) -> NDArray[np.int64]:
+    def choose(self, v: Vector, rng: Generator) -> Positions:
         """Choose at random."""
         return np.sort(rng.choice(v.size, self.kept(v.size), replace=False, shuffle=False))
 
-    def body(self, v: Vector, rng: Generator) -> bytes:
-        """Write some of the numbers, scaled up for the rest."""
-        return super().body(v * np.float32(v.size / max(self.kept(v.size), 1)), rng)
+    def quantize(self, v: Vector, rng: Generator) -> Parts:
+        """Scale the numbers that are kept up for the rest."""
+        return super().quantize(v * np.float32(v.size / max(self.kept(v.size), 1)), rng)
 
     def variance(self, size: int) -> float:
         """Return d/k - 1, and the error of what is kept."""
