@@ -31,7 +31,7 @@ from fedapp.data.cache import cache_dir
 from fedapp.data.sources import Split
 from fedapp.engine.ray import RayGrid, RayWorkers
 from fedapp.models import make_problem
-from fedapp.registry import find_algorithm
+from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 
 ROOT = Path(__file__).parent.parent
@@ -81,8 +81,8 @@ def config_of(workload: Workload, rounds: int, results: Path) -> RunConfig:
 
 def ray_rounds(workers: RayWorkers, config: RunConfig) -> Iterator[dict[str, Any]]:
     """Return the rounds of a run on RayGrid, one for each `next`."""
-    algorithm, problem = find_algorithm(config), make_problem(config)
-    strategy = algorithm.strategy(config, algorithm.client, *problem.initial())
+    problem = make_problem(config)
+    strategy = make_strategy(config, problem)
     grid = RayGrid(workers, config.flat())
     return run_rounds(grid, strategy, problem, config, "benchmark")
 

@@ -8,7 +8,7 @@ from fedapp.client import Client
 class FedAvgClient(Client):
     """tau steps of SGD."""
 
-    def update(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+    def update(self, x: Tensor) -> dict[str, Tensor]:
         """Descend on f_i from x."""
         y = x.clone()
         for batch in self.batches():
@@ -19,7 +19,7 @@ class FedAvgClient(Client):
 class FedProxClient(Client):
     """tau steps of SGD, held back towards x."""
 
-    def update(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+    def update(self, x: Tensor) -> dict[str, Tensor]:
         """Descend on f_i(y) + mu/2 |y - x|^2 from x."""
         y, mu = x.clone(), self.options.mu
         for batch in self.batches():

@@ -11,9 +11,10 @@ class MIFAClient(FedAvgClient):
 
     sends = ("d",)
 
-    def update(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
-        """Send u_i - g_old, then g_old <- u_i."""
+    def update(self, x: Tensor) -> dict[str, Tensor]:
+        """Send u_i - g_old, then g_old <- u_i, as far as the server knows it."""
         u = super().update(x)["u"]
         g_old = self.state.get("g_old", torch.zeros_like(u))
-        self.state["g_old"] = u
-        return {"d": u - g_old}
+        d = self.compressed("d", u - g_old)
+        self.state["g_old"] = g_old + d
+        return {"d": d}

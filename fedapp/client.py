@@ -10,6 +10,7 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.models.problem import Objective
 from fedapp.randomness import generator
@@ -20,25 +21,34 @@ State = dict[str, Tensor]
 class Client(NumPyClient):
     """One logical client in one round.
 
-    An algorithm names what it receives and sends, and implements `update`. Every vector has the
-    model's size; the model's buffers travel beside them, as the last array both ways.
+    An algorithm names what it sends, and implements `update`. Every vector has the model's size;
+    what is sent is compressed on its way. The model's buffers travel beside the vectors, as the
+    last array both ways.
     """
 
-    receives: ClassVar[tuple[str, ...]] = ("x",)
     sends: ClassVar[tuple[str, ...]] = ("u",)
 
-    def __init__(self, objective: Objective, config: RunConfig, client: int, state: State) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        config: RunConfig,
+        client: int,
+        state: State,
+        compressor: Compressor | None = None,
+    ) -> None:
         self.objective = objective
         self.config = config
         self.options = config.options
         self.client = client
+        self.compressor = compressor  # None: vectors are sent as they are
         self.state = state  # what `update` leaves here is there in the client's next round
         self.steps = 0  # tau, as it turned out
         self.losses: list[Tensor] = []
+        self._payloads: dict[str, bytes] = {}
 
     @abstractmethod
-    def update(self, *received: Tensor) -> dict[str, Tensor]:
-        """Train from the vectors of `receives`; return those of `sends`."""
+    def update(self, *args: Any, **received: Any) -> dict[str, Tensor]:
+        """Train from the vectors that the server sent, by their names; return those of `sends`."""
 
     def batches(self) -> Iterator[Any]:
         """Yield this round's mini-batches: one for each of the tau local steps."""
@@ -53,24 +63,47 @@ class Client(NumPyClient):
         self.losses.append(loss)
         return g.add_(y, alpha=self.config.weight_decay) if self.config.weight_decay else g
 
+    def full_gradient(self, y: Tensor) -> Tensor:
+        """Return G_i(y), weight decay included."""
+        g = self.objective.full_gradient(y)
+        return g.add_(y, alpha=self.config.weight_decay) if self.config.weight_decay else g
+
+    def compressed(self, name: str, vector: Tensor) -> Tensor:
+        """Compress what is to be sent as `name`; return it as the server will see it: Q(vector)."""
+        if self.compressor is None:
+            return vector
+        error = f"error.{name}"
+        if self.config.error_feedback and error in self.state:
+            vector = vector + self.state[error]
+        rng = generator(self.config.seed, f"compress {name}", self.round, self.client)
+        self._payloads[name], seen = self.compressor.transmit(vector.detach().cpu().numpy(), rng)
+        sent = torch.from_numpy(seen).to(vector)
+        if self.config.error_feedback:
+            self.state[error] = vector - sent
+        return sent
+
     def fit(
         self, parameters: Sequence[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
-        """Run one round: arrays in the order of `receives`, then of `sends`, buffers last."""
+        """Run one round: arrays in the order of config["names"], then of `sends`; buffers last."""
         self.round = int(config["round"])
         self.lr = self.config.lr_at(self.round)
         device = self.objective.buffers.device
         *received, buffers = (torch.tensor(array, device=device) for array in parameters)
         self.objective.buffers.copy_(buffers)
-        sent = self.update(*received)
+        sent = self.update(**dict(zip(config["names"].split(), received, strict=True)))
+        arrays = [self._array(name, sent[name]) for name in self.sends]
         # The buffers are the model's own, which the next client overwrites.
-        vectors = [*(sent[name] for name in self.sends), self.objective.buffers.clone()]
+        arrays.append(self.objective.buffers.clone().cpu().numpy())
         metrics = {
             "steps": self.steps,
             "train-loss": float(torch.stack(self.losses).mean()) if self.losses else 0.0,
         }
-        return [_array(v) for v in vectors], self.objective.num_examples, metrics
+        return arrays, self.objective.num_examples, metrics
 
-
-def _array(vector: Tensor) -> NDArray[np.float32]:
-    return vector.detach().cpu().numpy()
+    def _array(self, name: str, vector: Tensor) -> NDArray[Any]:
+        if self.compressor is None:
+            return vector.detach().cpu().numpy()
+        if name not in self._payloads:
+            self.compressed(name, vector)
+        return np.frombuffer(self._payloads[name], np.uint8)

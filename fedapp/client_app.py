@@ -13,7 +13,7 @@ from fedapp.errors import ConfigError
 from fedapp.hosting import hosted_clients
 from fedapp.models import make_problem
 from fedapp.models.problem import Problem
-from fedapp.registry import Algorithm, find_algorithm
+from fedapp.registry import Algorithm, find_algorithm, find_compressor
 from fedapp.state import ContextStore, DirectoryStore, StateStore
 from fedapp.wire import Invitation, Update
 
@@ -90,15 +90,19 @@ def _train_client(
     store: StateStore,
 ) -> Update:
     accepted = invitation.accepted[client]
-    remembered = store.load(client, accepted) if algorithm.stateful and accepted else {}
+    stateful = algorithm.stateful or config.error_feedback
+    remembered = store.load(client, accepted) if stateful and accepted else {}
     objective = problem.objective(client)
     device = objective.buffers.device
     state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}
-    trainee = algorithm.client(objective, config, client, state)
+    compressor = find_compressor(config, problem.tensor_sizes)
+    trainee = algorithm.client(objective, config, client, state, compressor)
     received = invitation.shared | invitation.own.get(client, {})
-    parameters = [received[name] for name in (*trainee.receives, "buffers")]
-    arrays, examples, metrics = trainee.fit(parameters, {"round": invitation.round})
-    if algorithm.stateful:
+    buffers = received.pop("buffers")
+    arrays, examples, metrics = trainee.fit(
+        [*received.values(), buffers], {"round": invitation.round, "names": " ".join(received)}
+    )
+    if stateful:
         kept = {name: tensor.cpu().numpy() for name, tensor in trainee.state.items()}
         store.save(client, invitation.tag, kept, keep=accepted)
     return Update(

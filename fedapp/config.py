@@ -86,6 +86,64 @@ class MifamKeys(_Table):
     beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
 
 
+class ScaffoldKeys(_Table):
+    """SCAFFOLD."""
+
+    option: Literal[1, 2] = Field(2, description="how a client renews its control variate")
+
+
+class FedComGateKeys(_Table):
+    """FedCOMGATE."""
+
+    memory: Literal["none", "local", "paper"] = Field(
+        "none", description="what compression left out is kept and sent later"
+    )
+
+
+class DianaKeys(_Table):
+    """DIANA."""
+
+    alpha: float = Field(0.0, ge=0, le=1, description="step of the shifts h; 0: 1/(1 + q)")
+
+
+class VrDianaKeys(DianaKeys):
+    """VR-DIANA."""
+
+    probability: float = Field(
+        0.0, ge=0, le=1, description="of a new snapshot; 0: 1/(batches of the client)"
+    )
+
+
+class QsgdKeys(_Table):
+    """The compressor qsgd."""
+
+    levels: int = Field(16, ge=1, le=32767, description="s: levels of a number's size")
+    norm: Literal["l2", "max"] = Field("l2", description="what sizes are measured by")
+    bucket: int = Field(0, ge=0, description="numbers that share a norm; 0: all")
+
+
+class UniformKeys(_Table):
+    """The compressor uniform."""
+
+    bits: int = Field(8, ge=1, le=16, description="bits of a number")
+    rounding: Literal["stochastic", "nearest"] = Field("stochastic", description="to a level")
+    scope: Literal["tensor", "vector"] = Field("tensor", description="what shares a scale")
+    zero_point_noise: int = Field(0, ge=0, description="R: the zero point is off by up to R")
+
+
+class TopKKeys(_Table):
+    """The compressor topk."""
+
+    ratio: float = Field(0.1, gt=0, le=1, description="part of the numbers that is sent")
+    values: Literal["none", "float16", "qsgd", "uniform"] = Field(
+        "none", description="what compresses these"
+    )
+
+
+class RandKKeys(TopKKeys):
+    """The compressor randk."""
+
+
 class QuadraticKeys(_Table):
     """The quadratic problem, `dataset = "quadratic"`."""
 
@@ -115,8 +173,8 @@ class RunConfig(_Table):
     local_epochs: int = Field(0, ge=0, description="if > 0, passes over the data instead")
     batch_size: int = Field(32, ge=0, description="0: all of the client's data")
     lr: float = Field(0.2, gt=0, description="local step size")
-    lr_schedule: Literal["constant", "exponential"] = Field(
-        "constant", description="exponential: lr * lr-decay^(round - 1)"
+    lr_schedule: Literal["constant", "exponential", "inverse", "inverse-sqrt"] = Field(
+        "constant", description="how lr changes from round to round"
     )
     lr_decay: float = Field(0.998, gt=0, le=1, description="see lr-schedule")
     weight_decay: float = Field(0.0, ge=0, description="added to every local gradient")
@@ -124,6 +182,10 @@ class RunConfig(_Table):
     weighting: Literal["uniform", "examples"] = Field(
         "uniform", description="how updates are averaged"
     )
+    compressor: Literal["", "none", "float16", "qsgd", "uniform", "topk", "randk"] = Field(
+        "", description="of what clients send; empty: the algorithm's own"
+    )
+    error_feedback: bool = Field(False, description="add what compression lost to the next update")
     seed: int = Field(0, ge=0, description="of everything random")
 
     dataset: str = Field("digits", description="digits, quadratic, or an image data set")
@@ -135,6 +197,7 @@ class RunConfig(_Table):
     classes_per_client: int = Field(2, ge=1, description="of the classes partition")
     model: str = Field("mlp-200", description="logreg, mlp-<width>-..., lenet5 or resnet20")
     norm: Literal["batch", "group"] = Field("batch", description="normalisation in resnet20")
+    dtype: Literal["float32", "float64"] = Field("float32", description="of all numbers")
     device: str = Field("cpu", description="cpu, cuda or cuda:<n>, for training and evaluation")
 
     eval_every: int = Field(1, ge=1, description="evaluate after every so many rounds")
@@ -151,6 +214,14 @@ class RunConfig(_Table):
     fedproxm: FedProxMKeys = FedProxMKeys()
     fedadam: FedAdamKeys = FedAdamKeys()
     mifam: MifamKeys = MifamKeys()
+    scaffold: ScaffoldKeys = ScaffoldKeys()
+    fedcomgate: FedComGateKeys = FedComGateKeys()
+    diana: DianaKeys = DianaKeys()
+    vrdiana: VrDianaKeys = VrDianaKeys()
+    qsgd: QsgdKeys = QsgdKeys()
+    uniform: UniformKeys = UniformKeys()
+    topk: TopKKeys = TopKKeys()
+    randk: RandKKeys = RandKKeys()
     quadratic: QuadraticKeys = QuadraticKeys()
     time: TimeKeys = TimeKeys()
 
@@ -183,6 +254,11 @@ class RunConfig(_Table):
                 f"min-clients = {self.min_clients} can never be met: set it to at most "
                 f"clients-per-round = {self.clients_per_round}"
             )
+        if self.lr_schedule.startswith("inverse") and self.local_epochs:
+            raise ValueError(
+                f'lr-schedule = "{self.lr_schedule}" needs to know tau: set local-steps, '
+                "and local-epochs = 0"
+            )
         return self
 
     @property
@@ -197,9 +273,14 @@ class RunConfig(_Table):
 
     def lr_at(self, round_: int) -> float:
         """Return the local step size of a round (the first is 1)."""
-        if self.lr_schedule == "exponential":
-            return self.lr * self.lr_decay ** (round_ - 1)
-        return self.lr
+        k, tau = round_ - 1, self.local_steps
+        factors: dict[str, float] = {
+            "constant": 1.0,
+            "exponential": self.lr_decay**k,
+            "inverse": 1 / (k * tau + 1),  # FedPAQ, theorem 1: lr = 4/mu
+            "inverse-sqrt": (self.num_rounds * tau) ** -0.5,  # FedPAQ, theorem 2: lr = 1/L
+        }
+        return self.lr * factors[self.lr_schedule]
 
     def flat(self) -> dict[str, Value]:
         """Return the config as Flower writes it: one level, kebab-case, dotted tables."""

@@ -1,7 +1,8 @@
-"""What a round costs: nominal bits, and the simulated clock of FedPAQ's section 5.
+"""The simulated clock of FedPAQ's section 5.
 
 A round takes r * bits / bandwidth + max over its clients of (shift + Exp) per sample it trains on.
-Only the ratio of sending a model to training on a sample matters, so that mean is one second.
+Only the ratio of sending a model to training on a sample matters, so that mean is one second. The
+bits are those of the bytes really sent, or those that the papers count.
 """
 
 from collections.abc import Mapping
@@ -11,11 +12,6 @@ from fedapp.randomness import generator
 
 BITS_PER_NUMBER = 32
 SHIFT = EXPONENTIAL = 0.5
-
-
-def nominal_bits(num_parameters: int, vectors: int) -> int:
-    """Return the bits of uncompressed vectors, as the papers count them."""
-    return BITS_PER_NUMBER * num_parameters * vectors
 
 
 def training_seconds(config: RunConfig, round_: int, samples: Mapping[int, int]) -> float:

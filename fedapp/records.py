@@ -30,6 +30,7 @@ COLUMNS = [
     "downlink_bytes",
     "uplink_bits_nominal",
     "simulated_seconds",
+    "simulated_seconds_nominal",
     "wall_seconds",
 ]
 

@@ -1,26 +1,41 @@
 """The algorithms by name: server side, client side, and what each needs."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from clients.averaging import FedAvgClient, FedProxClient
+from clients.diana import DIANAClient, VRDIANAClient
+from clients.fedcomgate import FedCOMClient, FedCOMGATEClient, FedGATEClient
+from clients.fedpaq import FedPAQClient
 from clients.mifa import MIFAClient
+from clients.scaffold import ScaffoldClient
 from fedapp.client import Client
-from fedapp.config import RunConfig
+from fedapp.compression import Compressor, make_compressor
+from fedapp.config import QsgdKeys, RandKKeys, RunConfig, TopKKeys, UniformKeys
 from fedapp.errors import ConfigError
+from fedapp.models.problem import Problem
 from fedapp.strategy import FederatedStrategy
 from strategies.averaging import FedAdam, FedAvg, FedAvgM
+from strategies.diana import DIANA
+from strategies.fedcomgate import FedCOM, FedCOMGATE, FedGATE
+from strategies.fedpaq import QSGD, FedPAQ
 from strategies.mifa import MIFA
+from strategies.scaffold import Scaffold
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm; `stateful` if its clients remember something between rounds."""
+    """An algorithm; `stateful` if its clients remember something between rounds.
+
+    `compressor` is what its clients use unless the config names another.
+    """
 
     name: str
     summary: str
     strategy: type[FederatedStrategy]
     client: type[Client]
     stateful: bool = False
+    compressor: str = "none"
 
 
 ALGORITHMS = {
@@ -33,6 +48,47 @@ ALGORITHMS = {
         Algorithm("fedadam", "FedAvg's clients, Adam on the server", FedAdam, FedAvgClient),
         Algorithm("mifa", "mean of every client's latest update", MIFA, MIFAClient, stateful=True),
         Algorithm("mifam", "MIFA with momentum on the server", MIFA, MIFAClient, stateful=True),
+        Algorithm(
+            "fedpaq", "mean of quantized differences", FedPAQ, FedPAQClient, compressor="qsgd"
+        ),
+        Algorithm(
+            "qsgd",
+            "FedPAQ with one local step and all clients",
+            QSGD,
+            FedPAQClient,
+            compressor="qsgd",
+        ),
+        Algorithm(
+            "fedcom", "FedAvg with compressed updates", FedCOM, FedCOMClient, compressor="uniform"
+        ),
+        Algorithm("fedgate", "local gradient tracking", FedGATE, FedGATEClient, stateful=True),
+        Algorithm(
+            "fedcomgate",
+            "local gradient tracking of compressed updates",
+            FedCOMGATE,
+            FedCOMGATEClient,
+            stateful=True,
+            compressor="uniform",
+        ),
+        Algorithm(
+            "scaffold", "control variates against drift", Scaffold, ScaffoldClient, stateful=True
+        ),
+        Algorithm(
+            "diana",
+            "compressed differences between gradients and shifts",
+            DIANA,
+            DIANAClient,
+            stateful=True,
+            compressor="qsgd",
+        ),
+        Algorithm(
+            "vrdiana",
+            "DIANA with variance-reduced gradients",
+            DIANA,
+            VRDIANAClient,
+            stateful=True,
+            compressor="qsgd",
+        ),
     )
 }
 
@@ -44,3 +100,38 @@ def find_algorithm(config: RunConfig) -> Algorithm:
             f"algorithm = {config.algorithm!r} is not known: choose {', '.join(ALGORITHMS)}."
         )
     return ALGORITHMS[config.algorithm]
+
+
+def find_compressor(config: RunConfig, tensor_sizes: tuple[int, ...]) -> Compressor | None:
+    """Return what the config's clients compress with; None if they do not."""
+    name = config.compressor or find_algorithm(config).compressor
+    tables = (config.qsgd, config.uniform, config.topk, config.randk)
+    return _make_compressor(name, tables, tensor_sizes)
+
+
+@lru_cache(maxsize=8)
+def _make_compressor(
+    name: str,
+    tables: tuple[QsgdKeys, UniformKeys, TopKKeys, RandKKeys],
+    tensor_sizes: tuple[int, ...],
+) -> Compressor | None:
+    qsgd, uniform, topk, randk = tables
+    if name == "none":
+        return None
+    if name == "qsgd":
+        return make_compressor(name, **qsgd.model_dump())
+    if name == "uniform":
+        tensors = tensor_sizes if uniform.scope == "tensor" else ()
+        return make_compressor(name, **uniform.model_dump(exclude={"scope"}), tensors=tensors)
+    if name in ("topk", "randk"):
+        keys = topk if name == "topk" else randk
+        values = _make_compressor(keys.values, tables, ()) or make_compressor("none")
+        return make_compressor(name, ratio=keys.ratio, values=values)
+    return make_compressor(name)
+
+
+def make_strategy(config: RunConfig, problem: Problem) -> FederatedStrategy:
+    """Return the config's algorithm on the server's side, at the problem's start."""
+    algorithm = find_algorithm(config)
+    compressor = find_compressor(config, problem.tensor_sizes)
+    return algorithm.strategy(config, algorithm.client, *problem.initial(), compressor)

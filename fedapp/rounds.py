@@ -15,7 +15,14 @@ from fedapp.strategy import FederatedStrategy
 
 log = logging.getLogger("flwr")
 # Over the attempts at a round:
-SUMMED = ["failures", "uplink_bytes", "downlink_bytes", "uplink_bits_nominal", "simulated_seconds"]
+SUMMED = [
+    "failures",
+    "uplink_bytes",
+    "downlink_bytes",
+    "uplink_bits_nominal",
+    "simulated_seconds",
+    "simulated_seconds_nominal",
+]
 
 
 def run_rounds(

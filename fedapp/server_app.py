@@ -12,9 +12,8 @@ from fedapp.console import RunConsole
 from fedapp.errors import log_as_one_sentence
 from fedapp.models import make_problem
 from fedapp.records import RunDirectory
-from fedapp.registry import find_algorithm
+from fedapp.registry import find_algorithm, make_strategy
 from fedapp.rounds import run_rounds
-from fedapp.strategy import FederatedStrategy
 
 log = logging.getLogger("flwr")
 app = ServerApp()
@@ -31,12 +30,13 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     """Run one experiment on a grid; what it has is saved however it ends."""
     algorithm = find_algorithm(config)
     problem = make_problem(config)
-    strategy: FederatedStrategy = algorithm.strategy(config, algorithm.client, *problem.initial())
+    strategy = make_strategy(config, problem)
     if config.state_dir and not isinstance(grid, HttpGrid):  # then the nodes are on this machine
         writable_directory("state-dir", config.state_dir)
     directory = RunDirectory(config)
     client_state = directory.path / "client-state"
-    if algorithm.stateful and not config.state_dir and isinstance(grid, InMemoryGrid):
+    stateful = algorithm.stateful or config.error_feedback
+    if stateful and not config.state_dir and isinstance(grid, InMemoryGrid):
         # Flower's simulation carries a node's Context with every message to it and back.
         strategy.state_dir = str(client_state)
     try:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from fedapp import costs, wire
 from fedapp.client import Client
+from fedapp.compression import Compressor
 from fedapp.config import RunConfig
-from fedapp.errors import RunError
+from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting
 from fedapp.models.problem import Vector
 from fedapp.randomness import sample_cohort
@@ -33,7 +34,12 @@ class FederatedStrategy(Strategy):
     default_server_lr = 1.0
 
     def __init__(
-        self, config: RunConfig, client_type: type[Client], x: Vector, buffers: Vector
+        self,
+        config: RunConfig,
+        client_type: type[Client],
+        x: Vector,
+        buffers: Vector,
+        compressor: Compressor | None = None,
     ) -> None:
         self.config = config
         self.options = config.options
@@ -42,13 +48,18 @@ class FederatedStrategy(Strategy):
         self.buffers = buffers
         self.hosting = Hosting(config.num_clients)
         self.state_dir = config.state_dir
+        self.compressor = compressor  # of what clients send
+        self.lr = config.lr  # of the clients, in the round under way
         self._sends = client_type.sends
-        self._spec: wire.Spec = dict.fromkeys(self._sends, (x.dtype, x.shape)) | {
-            "buffers": (buffers.dtype, buffers.shape)
+        sent = wire.Compressed(compressor, x.size, x.dtype) if compressor else (x.dtype, x.shape)
+        self._spec: wire.Spec = {
+            **dict.fromkeys(self._sends, sent),
+            "buffers": (buffers.dtype, buffers.shape),
         }
         self._tag = 0  # of the attempt under way
         self._sent: list[tuple[Metadata, list[int]]] = []  # this attempt's messages, and for whom
         self._accepted: dict[int, int] = {}  # client -> tag of its last update that was used
+        self._undelivered: dict[int, Arrays] = {}  # tag -> what its clients still have to receive
         self._downlink_bytes = 0
         self._said: set[str] = set()
         self.setup()
@@ -63,8 +74,8 @@ class FederatedStrategy(Strategy):
         return {"x": self.x}
 
     def own(self, client: int) -> Arrays:
-        """Return what one sampled client alone receives."""
-        return {}
+        """Return what one sampled client alone receives: what was left for it to `deliver`."""
+        return self._undelivered.get(self._accepted.get(client, 0), {})
 
     @abstractmethod
     def aggregate(self, updates: Sequence[Update]) -> None:
@@ -88,6 +99,31 @@ class FederatedStrategy(Strategy):
         for update in updates[1:]:
             total += update[name]
         return total
+
+    def deliver(self, **vectors: NDArray[Any]) -> None:
+        """Send vectors to this round's clients, each with its next invitation."""
+        self._undelivered[self._tag] = vectors
+        awaited = set(self._accepted.values())
+        self._undelivered = {t: v for t, v in self._undelivered.items() if t in awaited}
+
+    def demand_uniform_weighting(self, why: str) -> None:
+        """Refuse weights where every client counts the same."""
+        if self.config.weighting != "uniform":
+            raise ConfigError(f'{why}: set weighting = "uniform".')
+
+    def warn_of_variance(self) -> None:
+        """Tell if the compressor is too coarse for a method that feeds its error back."""
+        q = self.compressor.variance(self.x.size) if self.compressor else 0.0
+        if q > 1:
+            log.warning(
+                "The relative variance q of compressor = %s is %.3g for %d parameters, and %s is "
+                "stable only while it is about 1 or less: choose uniform with 8 bits, or qsgd with "
+                "more levels or with buckets (q = sqrt(bucket)/levels)",
+                self.config.compressor or "default",
+                q,
+                self.x.size,
+                self.config.algorithm,
+            )
 
     # Flower's part.
 
@@ -119,9 +155,8 @@ class FederatedStrategy(Strategy):
                 own={client: own for client in clients if (own := self.own(client))},
             )
             content = wire.pack_invitation(invitation, arrays)
-            records = content.array_records
-            alone = (wire.nbytes(records[f"client.{c}"]) for c in invitation.own)
-            self._downlink_bytes += len(clients) * wire.nbytes(arrays) + sum(alone)
+            alone = wire.own_nbytes(content)
+            self._downlink_bytes += len(clients) * wire.nbytes(arrays) + alone
             ttl = run.round_timeout or None
             message = Message(content, node, "train", group_id=str(server_round), ttl=ttl)
             messages.append(message)
@@ -168,7 +203,7 @@ class FederatedStrategy(Strategy):
                 )
         if self.buffers.size:
             self.buffers = self.sum(updates, "buffers") / len(updates)
-        before = self.x
+        before, self.lr = self.x, self.config.lr_at(server_round)
         self.aggregate(updates)
         if not wire.is_finite(self.x):
             self.x = before
@@ -181,13 +216,19 @@ class FederatedStrategy(Strategy):
     def _costs(
         self, round_: int, updates: Sequence[Update], uplink_bytes: int
     ) -> dict[str, int | float]:
-        size = self.x.size
-        work = self.config.local_work
+        size, work = self.x.size, self.config.local_work
+        vector = self.compressor.nominal_bits(size) if self.compressor else 8 * self.x.nbytes
+        nominal = len(updates) * len(self._sends) * vector
         trained = {u.client: work.samples(u.num_examples) for u in updates}
+        training = costs.training_seconds(self.config, round_, trained)
+
+        def seconds(bits: float) -> float:
+            return training + costs.sending_seconds(self.config, bits, size)
+
         return {
-            "uplink_bits_nominal": costs.nominal_bits(size, len(updates) * len(self._sends)),
-            "simulated_seconds": costs.training_seconds(self.config, round_, trained)
-            + costs.sending_seconds(self.config, 8 * uplink_bytes, size),
+            "uplink_bits_nominal": nominal,
+            "simulated_seconds": seconds(8 * uplink_bytes),
+            "simulated_seconds_nominal": seconds(nominal),
         }
 
     def _say_once(self, text: str, kind: str) -> None:

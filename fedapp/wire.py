@@ -4,13 +4,15 @@ To a node, one message a round:
   round      config record: round, tag, run, state-dir, the invited clients, and for each the tag
              of its last accepted update
   shared     array record: what every client receives
-  client.<c> array record: what client c alone receives (only if there is anything)
+  own        array record: what some clients alone receive, each array once (only if there is any);
+             who receives which is in the config record: own-clients, own-names, own-arrays
 From a node:
   client.<c> array record: what client c sends
   metrics.<c> metric record: num-examples, steps, train-loss, state-lost
   failures   config record: client -> why it sent nothing
 
-Whatever a node sends is checked against what the server expects before it is decoded.
+A compressed vector travels as an array of bytes. Whatever a node sends is checked against what the
+server expects before it is decoded.
 """
 
 import io
@@ -26,13 +28,27 @@ from flwr.common.constant import SType
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from fedapp.compression import Compressor, PayloadError
+
 Arrays = dict[str, NDArray[Any]]
-Spec = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+Shape = tuple[int, ...]
 MAX_HEADER = 1024  # bytes of an .npy header
 
 
 class WireError(ValueError):
     """A message that does not say what it should; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """That an array holds the payload of a vector."""
+
+    compressor: Compressor
+    size: int
+    dtype: np.dtype[Any]  # of the vector
+
+
+Spec = Mapping[str, tuple[np.dtype[Any], Shape] | Compressed]
 
 
 @dataclass(frozen=True)
@@ -104,7 +120,7 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return stream.getvalue()
 
 
-def decode(array: Array, spec: tuple[np.dtype[Any], tuple[int, ...]] | None = None) -> NDArray[Any]:
+def decode(array: Array, spec: tuple[np.dtype[Any], Shape] | None = None) -> NDArray[Any]:
     """Decode without a copy, and without allocating what the sender merely claims to send."""
     if spec and array.data[: len(header := _header(*spec))] == header:  # the usual case, and fast
         if len(array.data) != len(header) + math.prod(spec[1]) * spec[0].itemsize:
@@ -135,12 +151,26 @@ def _checked(record: ArrayRecord, spec: Spec) -> Arrays:
     arrays = {}
     for name, expected in spec.items():
         try:
+            if isinstance(expected, Compressed):
+                arrays[name] = _decompressed(record[name], expected)
+                continue
             arrays[name] = decode(record[name], expected)
         except WireError as error:
             raise WireError(f"of '{name}': {error}") from None
         if not is_finite(arrays[name]):
             raise WireError(f"'{name}' holds numbers that are not finite")
     return arrays
+
+
+def _decompressed(array: Array, expected: Compressed) -> NDArray[Any]:
+    payload = decode(array)
+    if payload.dtype != np.uint8 or payload.ndim != 1:
+        raise WireError(f"it is {payload.dtype} of shape {payload.shape} instead of bytes")
+    try:
+        vector = expected.compressor.decode(payload.data, expected.size)
+    except PayloadError as error:
+        raise WireError(str(error)) from None
+    return vector.astype(expected.dtype, copy=False)
 
 
 def is_finite(vector: NDArray[Any]) -> bool:
@@ -157,31 +187,42 @@ def reason_of(message: Message) -> str:
 
 def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
     """Write a node's message; `shared` is encoded once for all nodes of a round."""
-    content = RecordDict(
-        {
-            "round": ConfigRecord(
-                {
-                    "round": invitation.round,
-                    "tag": invitation.tag,
-                    "run": invitation.run,
-                    "state-dir": invitation.state_dir,
-                    "clients": list(invitation.accepted),
-                    "accepted": list(invitation.accepted.values()),
-                }
-            ),
-            "shared": shared,
-        }
-    )
-    for client, arrays in invitation.own.items():
-        content[f"client.{client}"] = record_of(arrays)
-    return content
+    head: dict[str, Any] = {
+        "round": invitation.round,
+        "tag": invitation.tag,
+        "run": invitation.run,
+        "state-dir": invitation.state_dir,
+        "clients": list(invitation.accepted),
+        "accepted": list(invitation.accepted.values()),
+    }
+    owned = [(c, name, a) for c, arrays in invitation.own.items() for name, a in arrays.items()]
+    if not owned:
+        return RecordDict({"round": ConfigRecord(head), "shared": shared})
+    distinct = {id(array): array for _, _, array in owned}
+    place = {key: index for index, key in enumerate(distinct)}
+    head |= {
+        "own-clients": [client for client, _, _ in owned],
+        "own-names": [name for _, name, _ in owned],
+        "own-arrays": [place[id(array)] for _, _, array in owned],
+    }
+    own = record_of({str(place[key]): array for key, array in distinct.items()})
+    return RecordDict({"round": ConfigRecord(head), "shared": shared, "own": own})
+
+
+def own_nbytes(content: RecordDict) -> int:
+    """Return the bytes of what clients alone receive, for each client that receives it."""
+    places: Any = content.config_records["round"].get("own-arrays", [])
+    return sum(len(content.array_records["own"][str(place)].data) for place in places)
 
 
 def unpack_invitation(content: RecordDict) -> Invitation:
     """Read a node's message."""
     head: dict[str, Any] = dict(content.config_records["round"])
     records = content.array_records
-    own = {c: records[f"client.{c}"] for c in head["clients"] if f"client.{c}" in records}
+    arrays = arrays_of(records["own"]) if "own" in records else {}
+    own: dict[int, Arrays] = {}
+    for client, name, place in _owned(head):
+        own.setdefault(client, {})[name] = arrays[str(place)]
     return Invitation(
         round=head["round"],
         tag=head["tag"],
@@ -189,26 +230,34 @@ def unpack_invitation(content: RecordDict) -> Invitation:
         state_dir=head["state-dir"],
         accepted=dict(zip(head["clients"], head["accepted"], strict=True)),
         shared=arrays_of(records["shared"]),
-        own={client: arrays_of(record) for client, record in own.items()},
+        own=own,
     )
 
 
+def _owned(head: dict[str, Any]) -> Iterable[tuple[int, str, int]]:
+    columns = (head.get(name, []) for name in ("own-clients", "own-names", "own-arrays"))
+    return zip(*columns, strict=True)
+
+
 def take_shared(content: RecordDict) -> tuple[RecordDict, list[int]]:
-    """Take what all clients receive off an invitation; return it, and the invited clients."""
+    """Take the arrays off an invitation; return them, and the invited clients."""
     head = content.get("round")
     if not isinstance(head, ConfigRecord):  # no invitation
         return RecordDict(), []
     clients: list[int] = list(head["clients"])  # type: ignore[arg-type]
-    return RecordDict({"shared": content.pop("shared")}), clients
+    return RecordDict({n: content.pop(n) for n in ("shared", "own") if n in content}), clients
 
 
 def part_of(content: RecordDict, clients: list[int]) -> RecordDict:
-    """Return an invitation, without what is shared, for some of its clients."""
+    """Return an invitation, without its arrays, for some of its clients."""
     head: dict[str, Any] = dict(content.config_records["round"])
     accepted = dict(zip(head["clients"], head["accepted"], strict=True))
     head |= {"clients": clients, "accepted": [accepted[c] for c in clients]}
-    own = {name: content[name] for c in clients if (name := f"client.{c}") in content}
-    return RecordDict({"round": ConfigRecord(head), **own})
+    owned = [row for row in _owned(head) if row[0] in set(clients)]
+    for place, column in enumerate(("own-clients", "own-names", "own-arrays")):
+        if column in head:
+            head[column] = [row[place] for row in owned]
+    return RecordDict({"round": ConfigRecord(head)})
 
 
 def merge(parts: Iterable[RecordDict], failures: Mapping[int, str]) -> RecordDict:

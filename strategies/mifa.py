@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedapp.errors import ConfigError
 from fedapp.strategy import FederatedStrategy
 from fedapp.wire import Update
 
@@ -21,8 +20,7 @@ class MIFA(FederatedStrategy):
 
     def setup(self) -> None:
         """Start with no updates and without momentum."""
-        if self.config.weighting != "uniform":
-            raise ConfigError('MIFA adds updates up over all N clients: set weighting = "uniform".')
+        self.demand_uniform_weighting("MIFA adds updates up over all N clients")
         self.d = np.zeros_like(self.x)
         self.m = np.zeros_like(self.x)
         self.beta1 = self.options.beta1 if self.options else 0.0

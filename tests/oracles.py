@@ -95,3 +95,186 @@ def mifam(
         m = beta1 * m + d
         x = x - server_lr * m
         yield x
+
+
+# Compression. `Q(name, k, i, v)` is what client i's compressor makes of v, to be sent as `name`, in round k.
+
+Quantize = Callable[[str, int, int, Vector], Vector]
+
+
+def qsgd(v: Vector, s: int, u: NDArray[np.float32]) -> Vector:
+    """Q_j(v) = |v|_2 sign(v_j) xi_j, xi_j in {l/s, (l+1)/s}; u_j in [0, 1) decides which."""
+    norm = np.linalg.norm(v)
+    if norm == 0:
+        return np.zeros_like(v)
+    a = s * np.abs(v) / norm
+    level = np.floor(a)
+    # The draw decides in the direction of the axis: up for large u, whatever the sign.
+    level += np.where(v >= 0, u >= 1 - (a - level), u < a - level)
+    return np.asarray(norm * np.sign(v) * level / s)
+
+
+def topk(v: Vector, k: int) -> Vector:
+    """Keep the k largest."""
+    kept = np.argsort(-np.abs(v), kind="stable")[:k]
+    sparse = np.zeros_like(v)
+    sparse[kept] = v[kept]
+    return sparse
+
+
+def fedpaq(
+    x: Vector, g: Gradient, cohorts: Cohorts, tau: int, lr: float, server_lr: float, Q: Quantize
+) -> Iterator[Vector]:
+    """FedPAQ, algorithm 1; QSGD with tau = 1 and all clients."""
+    for k, S in enumerate(cohorts, 1):
+        sent = [Q("p", k, i, -local_sgd(g, i, x, tau, lr)) for i in S]
+        x = x + server_lr * sum(sent) / len(S)
+        yield x
+
+
+def fedcom(
+    x: Vector, g: Gradient, cohorts: Cohorts, tau: int, lr: float, server_lr: float, Q: Quantize
+) -> Iterator[Vector]:
+    """FedCOM, algorithm 1."""
+    for k, S in enumerate(cohorts, 1):
+        D = [Q("D", k, i, local_sgd(g, i, x, tau, lr) / lr) for i in S]
+        x = x - lr * server_lr * sum(D) / len(S)
+        yield x
+
+
+def corrected_sgd(g: Gradient, i: int, x: Vector, tau: int, lr: float, shift: Vector) -> Vector:
+    """Return u_i after tau steps along g - shift."""
+    y = x.copy()
+    for _ in range(tau):
+        y = y - lr * (g(i, y) - shift)
+    return x - y
+
+
+def fedgate(
+    x: Vector, g: Gradient, cohorts: Cohorts, tau: int, lr: float, server_lr: float, N: int
+) -> Iterator[Vector]:
+    """FedGATE, algorithm 3, with sampling: everyone who took part learns u at once."""
+    delta = np.zeros((N, len(x)))
+    for S in cohorts:
+        u_i = {i: corrected_sgd(g, i, x, tau, lr, delta[i]) for i in S}
+        u = sum(u_i.values()) / len(S)
+        for i in S:
+            delta[i] = delta[i] + (u_i[i] - u) / (lr * tau)
+        x = x - server_lr * u
+        yield x
+
+
+def fedcomgate(
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    tau: int,
+    lr: float,
+    server_lr: float,
+    N: int,
+    Q: Quantize,
+    memory: str = "none",
+    mistake: str = "",
+) -> Iterator[Vector]:
+    """FedCOMGATE, algorithms 2 and 4: everyone who took part learns D at once.
+
+    `memory` as in equations 8 and 9. `mistake` puts in one that other implementations make.
+    """
+    delta, nu = np.zeros((N, len(x))), np.zeros((N, len(x)))
+    for k, S in enumerate(cohorts, 1):
+        u_i = {i: corrected_sgd(g, i, x, tau, lr, delta[i]) / lr for i in S}
+        part = len(S) if mistake == "quantizes u/s" else 1
+        D_i = {i: Q("D", k, i, (u_i[i] + nu[i]) / part) for i in S}
+        count = N if mistake == "divides by N" else len(S) / part
+        D = sum(D_i.values()) / count
+        for i in S:
+            own = u_i[i] if mistake == "tracks unquantized" else D_i[i]
+            delta[i] = delta[i] + (own - D) / tau
+            if memory == "local":
+                nu[i] = nu[i] + u_i[i] - D_i[i]
+            elif memory == "paper":
+                nu[i] = nu[i] + u_i[i] / len(S) - D
+        x = x - lr * server_lr * D
+        yield x
+
+
+def scaffold(
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    tau: int,
+    lr: float,
+    server_lr: float,
+    N: int,
+    option: int = 2,
+    Q: Quantize = lambda name, k, i, v: v,
+) -> Iterator[Vector]:
+    """SCAFFOLD; G_i(x) = g_i(x) here, because there is no noise. Q acts on both vectors."""
+    c_i, c = np.zeros((N, len(x))), np.zeros_like(x)
+    for k, S in enumerate(cohorts, 1):
+        us, changes = [], []
+        for i in S:
+            u = corrected_sgd(g, i, x, tau, lr, c_i[i] - c)
+            renewed = g(i, x) if option == 1 else c_i[i] - c + u / (tau * lr)
+            change = Q("dc", k, i, renewed - c_i[i])
+            us.append(Q("u", k, i, u))
+            changes.append(change)
+            c_i[i] = c_i[i] + change
+        x = x - server_lr * sum(us) / len(S)
+        c = c + (len(S) / N) * sum(changes) / len(S)
+        yield x
+
+
+def diana(
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    lr: float,
+    server_lr: float,
+    N: int,
+    alpha: float,
+    Q: Quantize,
+    tau: int = 1,
+) -> Iterator[Vector]:
+    """DIANA; sampled, h stays the mean over all N."""
+    h_i, h = np.zeros((N, len(x))), np.zeros_like(x)
+    for k, S in enumerate(cohorts, 1):
+        q = {i: Q("q", k, i, g(i, x) - h_i[i]) for i in S}
+        mean = sum(q.values()) / len(S)
+        x = x - lr * server_lr * (h + mean)
+        for i in S:
+            h_i[i] = h_i[i] + alpha * q[i]
+        h = h + alpha * (len(S) / N) * mean
+        yield x
+
+
+def vrdiana(
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    lr: float,
+    server_lr: float,
+    N: int,
+    alpha: float,
+    Q: Quantize,
+    noisy: Callable[[int, int, Vector], Vector],
+    renew: Callable[[int, int], bool],
+    tau: int = 1,
+) -> Iterator[Vector]:
+    """VR-DIANA: `noisy(k, i, y)` is client i's gradient on its mini-batch of round k."""
+    h_i, h = np.zeros((N, len(x))), np.zeros_like(x)
+    w: dict[int, Vector] = {}
+    for k, S in enumerate(cohorts, 1):
+        q = {}
+        for i in S:
+            w.setdefault(i, x)
+            estimate = noisy(k, i, x) - noisy(k, i, w[i]) + g(i, w[i])
+            if renew(k, i):
+                w[i] = x
+            q[i] = Q("q", k, i, estimate - h_i[i])
+        mean = sum(q.values()) / len(S)
+        x = x - lr * server_lr * (h + mean)
+        for i in S:
+            h_i[i] = h_i[i] + alpha * q[i]
+        h = h + alpha * (len(S) / N) * mean
+        yield x

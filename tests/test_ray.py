@@ -22,7 +22,7 @@ from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine.ray import RayGrid, RayWorkers
 from fedapp.errors import ConfigError, RunError
 from fedapp.models import make_problem
-from fedapp.registry import find_algorithm
+from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 from tests.conftest import RunInline, kebab, read_rounds
 
@@ -62,8 +62,8 @@ def test_two_workers_give_the_same_bits_as_inline(
 
 
 def rounds_on(workers: RayWorkers, config: RunConfig) -> tuple[Any, Iterator[dict[str, Any]]]:
-    algorithm, problem = find_algorithm(config), make_problem(config)
-    strategy = algorithm.strategy(config, algorithm.client, *problem.initial())
+    problem = make_problem(config)
+    strategy = make_strategy(config, problem)
     grid = RayGrid(workers, config.flat())
     return grid, run_rounds(grid, strategy, problem, config, "test")
 

@@ -20,6 +20,7 @@ _KEYS = [
     "model",
     "norm",
     "device",
+    "dtype",
     "batch_size",
     "quadratic",
 ]

@@ -31,9 +31,11 @@ class Classification:
         shape = tuple(self.data.train_images.shape[1:])
         seed = torch_seed(config.seed, "model")
         network = make_network(config.model, shape, self.data.num_classes, config.norm, seed)
-        self.model = FlatModel(network.to(self.device))
+        self.dtype: torch.dtype = getattr(torch, config.dtype)
+        self.model = FlatModel(network.to(self.device, self.dtype))
         if self.model.buffers.numel() and config.batch_size == 1:
             raise ConfigError("batch-size = 1 does not go with batch norm: set norm to group.")
+        self.tensor_sizes = tuple(self.model.sizes)
         self._initial = tuple(
             v.cpu().numpy().copy() for v in (self.model.vector, self.model.buffers)
         )
@@ -53,7 +55,7 @@ class Classification:
 
     def prepare(self, images: Tensor) -> Tensor:
         """Turn bytes into normalised numbers."""
-        return images.to(self.device, torch.float32).sub_(self._mean).mul_(self._scale)
+        return images.to(self.device, self.dtype).sub_(self._mean).mul_(self._scale)
 
     def training_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gather training samples by their indices."""
@@ -112,3 +114,13 @@ class ClientImages:
     def loss_gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return loss and gradient on a batch of sample indices."""
         return self.problem.model.loss_gradient(y, *self.problem.training_batch(batch))
+
+    def full_gradient(self, y: Tensor) -> Tensor:
+        """Return the gradient over all images, a batch at a time."""
+        statistics = self.buffers.clone()
+        total = torch.zeros_like(y)
+        for start in range(0, self.num_examples, EVALUATION_BATCH):
+            batch = self.indices[start : start + EVALUATION_BATCH]
+            total.add_(self.loss_gradient(y, batch)[1], alpha=len(batch) / self.num_examples)
+        self.buffers.copy_(statistics)
+        return total

@@ -16,8 +16,8 @@ class FlatModel:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self._parameters = list(module.parameters())
-        self._sizes = [p.numel() for p in self._parameters]
-        self.size = sum(self._sizes)
+        self.sizes = [p.numel() for p in self._parameters]
+        self.size = sum(self.sizes)
         vector = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         self.gradient = torch.zeros_like(vector)
         for parameter, piece in self._pieces(self.gradient):
@@ -26,7 +26,7 @@ class FlatModel:
         self.buffers = self._flatten_buffers(vector)
 
     def _pieces(self, vector: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
-        pieces = vector.split(self._sizes)
+        pieces = vector.split(self.sizes)
         return [(p, piece.view(p.shape)) for p, piece in zip(self._parameters, pieces, strict=True)]
 
     def bind(self, vector: Tensor) -> None:

@@ -24,9 +24,14 @@ class Objective(Protocol):
     def loss_gradient(self, y: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
         """Return the mini-batch loss at y, and its gradient in a buffer that is reused."""
 
+    def full_gradient(self, y: Tensor) -> Tensor:
+        """Return G_i(y), the gradient over all of the client's data; the buffers do not change."""
+
 
 class Problem(Protocol):
     """The whole of it: every client's objective, the start, and the measure of success."""
+
+    tensor_sizes: tuple[int, ...]  # of the pieces that x is made of, in order
 
     def initial(self) -> tuple[Vector, Vector]:
         """Return the common starting point x, and the buffers: what is not trained."""

@@ -23,12 +23,13 @@ class Quadratic:
     """All the clients' quadratics."""
 
     def __init__(self, config: RunConfig) -> None:
-        keys = config.quadratic
+        keys, dtype = config.quadratic, getattr(torch, config.dtype)
         with threadpool_limits(1):  # the last bits must not depend on how many threads there are
             drawn = [_draw(config, client) for client in range(config.num_clients)]
-        self.A = torch.tensor(np.stack([a for a, _ in drawn]), dtype=torch.float32)
-        self.b = torch.tensor(np.stack([b for _, b in drawn]), dtype=torch.float32)
+        self.A = torch.tensor(np.stack([a for a, _ in drawn]), dtype=dtype)
+        self.b = torch.tensor(np.stack([b for _, b in drawn]), dtype=dtype)
         self.noise = keys.noise
+        self.tensor_sizes: tuple[int, ...] = (keys.dim,)
         A, b = self.A.numpy().astype(np.float64), self.b.numpy().astype(np.float64)
         self._A, self._b = A, b
         with threadpool_limits(1):
@@ -37,7 +38,8 @@ class Quadratic:
 
     def initial(self) -> tuple[Vector, Vector]:
         """Start at zero; there are no buffers."""
-        return np.zeros(self.b.shape[1], dtype=np.float32), np.zeros(0, dtype=np.float32)
+        x = np.zeros_like(self.b[0].numpy())
+        return x, x[:0]
 
     def objective(self, client: int) -> "ClientQuadratic":
         """Return f_i."""
@@ -78,7 +80,7 @@ class ClientQuadratic:
 
     def __init__(self, A: Tensor, b: Tensor, noise: float) -> None:
         self.A, self.b, self.noise = A, b, noise
-        self.buffers = torch.empty(0)
+        self.buffers = b.new_empty(0)
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Tensor]:
         """Yield one draw of gradient noise for each step."""
@@ -91,3 +93,7 @@ class ClientQuadratic:
         away = y - self.b
         slope = self.A @ away
         return 0.5 * (away @ slope), slope + batch
+
+    def full_gradient(self, y: Tensor) -> Tensor:
+        """Return A_i (y - b_i)."""
+        return self.A @ (y - self.b)
