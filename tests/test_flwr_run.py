@@ -1,13 +1,14 @@
 """`flwr run` on a SuperLink of the test's own: the same bits as inline, and mistakes told."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.superlink import FlwrRun, own_superlink
-from fedapp.registry import ALGORITHMS
-from tests.conftest import RunInline, read_rounds
+from fedapp.config import Value
+from tests.conftest import RunInline, kebab, read_rounds
 
 
 @pytest.fixture(scope="module")
@@ -17,18 +18,31 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "nodes"),
-    [*((algorithm, 2) for algorithm in ALGORITHMS), ("fedavg", 5), ("mifam", 5)],
+    ("keys", "nodes"),
+    [
+        ({"algorithm": "fedavg"}, 5),
+        ({"algorithm": "fedadam"}, 2),
+        ({"algorithm": "mifam"}, 5),
+        ({"algorithm": "fedpaq"}, 2),
+        ({"algorithm": "fedcomgate"}, 2),
+        ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),
+        ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
+        ({"algorithm": "vrdiana", "local_steps": 1}, 2),
+    ],
 )
 def test_the_same_bits_as_inline(
-    algorithm: str, nodes: int, flwr_run: FlwrRun, run_inline: RunInline, tmp_path: Path
+    keys: dict[str, Value],
+    nodes: int,
+    flwr_run: FlwrRun,
+    run_inline: RunInline,
+    tmp_path: Path,
 ) -> None:
-    shown, status = flwr_run(
-        f'algorithm="{algorithm}" num-rounds=6 results-dir="{tmp_path}" run-name="simulated"', nodes
-    )
+    values = kebab(keys | {"num_rounds": 6})
+    config = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
+    shown, status = flwr_run(f'{config} results-dir="{tmp_path}" run-name="simulated"', nodes)
     assert status["status"] == "finished:completed", shown
     assert f"Results: {tmp_path}/simulated" in shown
-    simulated, inline = tmp_path / "simulated", run_inline(algorithm=algorithm, num_rounds=6)
+    simulated, inline = tmp_path / "simulated", run_inline(**keys, num_rounds=6)
     assert (simulated / "model.safetensors").read_bytes() == (
         inline / "model.safetensors"
     ).read_bytes()
