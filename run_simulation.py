@@ -1,6 +1,7 @@
 """Run experiments without a SuperLink: `python run_simulation.py [PRESET.toml ...] [-c key=value]`.
 
-Each preset is one run; without any, the defaults of pyproject.toml are. Exit code 0: all went well;
+Each preset is one run, or with a table [sweep] several (see fedapp/sweep.py); without any, the defaults of
+pyproject.toml are. Runs of a sweep that are complete already are skipped. Exit code 0: all went well;
 1: a run could not finish; 2: something in the config must be mended.
 """
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fedapp.config import RunConfig, absolute_paths, parse_run_config, read_overrides
 from fedapp.errors import ConfigError, RunError
+from fedapp.sweep import PlannedRun, read_runs
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -57,15 +59,22 @@ def main() -> int:
 
 
 def _run_all(arguments: argparse.Namespace) -> int:
-    runs = [_config(presets, arguments) for presets in _each(arguments.presets)]
+    planned = [run for preset in arguments.presets for run in read_runs(preset)]
+    runs = [_config(run, arguments) for run in planned or [PlannedRun("", {})]]
     from fedapp import server_app
     from fedapp.models import make_problem
+    from fedapp.records import was_completed
 
     make_problem(runs[0])  # what is wrong with the data is told before an engine starts
     code = 0
     with _engine(arguments) as make_grid:
-        for config in runs:
+        for number, config in enumerate(runs, 1):
+            if len(runs) > 1:
+                print(f"\nRun {number} of {len(runs)}")
             try:
+                if was_completed(config):
+                    print(f"{config.run_name} is complete already: skipped")
+                    continue
                 server_app.run(make_grid(config), config)
             except (ConfigError, RunError) as error:  # the other runs go on
                 print(error, file=sys.stderr)
@@ -73,13 +82,11 @@ def _run_all(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _each(presets: list[Path]) -> list[list[Path]]:
-    return [[preset] for preset in presets] or [[]]
-
-
-def _config(presets: list[Path], arguments: argparse.Namespace) -> RunConfig:
+def _config(run: PlannedRun, arguments: argparse.Namespace) -> RunConfig:
     """Read and check one run's config."""
-    values = read_overrides(presets, arguments.config)
+    values = run.values | read_overrides([], arguments.config)
+    if run.name:
+        values["run-name"] = run.name
     if arguments.out:
         values["results-dir"] = str(arguments.out)
     config = parse_run_config(absolute_paths(values))

@@ -35,6 +35,8 @@ def algorithms() -> None:
         options = RunConfig(algorithm=algorithm.name).options
         values = options.model_dump(by_alias=True) if options else {}
         keys = [f"server-lr = {algorithm.strategy.default_server_lr}"]
+        if algorithm.compressor != "none":
+            keys.append(f"compressor = {algorithm.compressor}")
         keys += [f"{algorithm.name}.{key} = {value}" for key, value in values.items()]
         typer.echo(" " * width + ", ".join(keys))
 
@@ -51,8 +53,7 @@ def partition(
     from fedapp.data import load_images, load_partition
     from fedapp.report.partition import draw_partition
 
-    if output.suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"-o {output} is no picture that can be written: use .png, .svg or .pdf.")
+    _check_picture(output)
     run = _config(presets, config)
     if run.dataset == "quadratic":
         raise ConfigError("The quadratic problem has no classes: choose an image data set.")
@@ -71,6 +72,72 @@ def partition(
         f"{output}: {run.num_clients} clients hold {sizes.min()} to {sizes.max()} samples each "
         f"(median {sorted(sizes)[len(sizes) // 2]}), {(counts > 0).sum(1).mean():.1f} classes on average"
     )
+
+
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="directories of runs, or that hold several")
+]
+
+
+@app.command()
+def plot(
+    runs: Runs,
+    x: Annotated[
+        list[str] | None,
+        typer.Option("-x", "--x", help="rounds, bytes, time or nominal-time; may be repeated"),
+    ] = None,
+    y: Annotated[str, typer.Option("-y", "--y", help="a figure of rounds.jsonl")] = "test_accuracy",
+    log: Annotated[bool, typer.Option("--log", help="logarithmic y axis")] = False,
+    title: Annotated[str, typer.Option("--title")] = "",
+    output: Annotated[Path, typer.Option("-o", "--output", help="the picture to write")] = Path(
+        "curves.png"
+    ),
+) -> None:
+    """Draw curves of runs, against rounds, uplink bytes and simulated time."""
+    from fedapp.report.curves import AXES, draw_curves, load_runs
+
+    _check_picture(output)
+    chosen = x or ["rounds", "bytes", "time"]
+    for name in chosen:
+        if name not in AXES:
+            raise ConfigError(f"-x {name} is not known: choose {', '.join(AXES)}.")
+    draw_curves(load_runs(runs), chosen, y, output, title, log)
+    typer.echo(str(output))
+
+
+@app.command()
+def table(
+    runs: Runs,
+    target: Annotated[float, typer.Option("--target", help="test accuracy to reach")] = 0.9,
+) -> None:
+    """Print what each run came to, and what it spent to reach a target, as a Markdown table."""
+    from fedapp.console import human_bytes
+    from fedapp.report.curves import load_runs, reach, short_names
+
+    loaded = load_runs(runs)
+    typer.echo(
+        f"| run | best | last | uplink a round | rounds to {target:.0%} | uplink to {target:.0%} "
+        f"| downlink to {target:.0%} | simulated time | with nominal bits |"
+    )
+    typer.echo("|---|---|---|---|---|---|---|---|---|")
+    for run, name in zip(loaded, short_names(loaded), strict=True):
+        accuracy = [value for value in run.column("test_accuracy") if value is not None]
+        if not accuracy:
+            raise ConfigError(f"The run {run.name} has no test accuracy.")
+        cells = [name, f"{max(accuracy):.4f}", f"{accuracy[-1]:.4f}"]
+        cells.append(human_bytes(run.running_total("uplink_bytes")[-1] / len(run.rounds)))
+        if (spent := reach(run, target)) is None:
+            cells += ["never"] + 4 * ["-"]
+        else:
+            cells += [str(spent.rounds), human_bytes(spent.uplink_bytes)]
+            cells += [human_bytes(spent.downlink_bytes)]
+            cells += [f"{spent.seconds:,.0f} s", f"{spent.seconds_nominal:,.0f} s"]
+        typer.echo("| " + " | ".join(cells) + " |")
+
+
+def _check_picture(output: Path) -> None:
+    if output.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"-o {output} is no picture that can be written: use .png, .svg or .pdf.")
 
 
 def main() -> None:

@@ -314,14 +314,19 @@ def _sentence(invalid: ValidationError) -> str:
 _ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits them
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a preset or a sweep."""
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"The preset {path} cannot be read: {error}.") from None
+
+
 def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Value]:
     """Read preset files and `key=value` strings as `flwr run -c` does; later ones win."""
     values: dict[str, Value] = {}
     for preset in presets:
-        try:
-            values |= flatten_dict(tomllib.loads(preset.read_text()))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"The preset {preset} cannot be read: {error}.") from None
+        values |= flatten_dict(read_toml(preset))
     for assignment in assignments:
         try:
             parsed = parse_config_args([assignment])

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shutil
 import time
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from fedapp import __version__
-from fedapp.config import RunConfig, writable_directory
+from fedapp.config import RunConfig, Value, writable_directory
 from fedapp.errors import ConfigError
 from fedapp.state import write_atomically
 
@@ -38,6 +39,35 @@ COLUMNS = [
 def results_dir(config: RunConfig) -> Path:
     """Return where results go: never relative to the process, which may be Flower's."""
     return Path.home() / Path(config.results_dir or "fedapp-results").expanduser()
+
+
+def read_rounds(directory: Path) -> list[dict[str, Any]]:
+    """Read a run's rounds; a last line that was cut off does not count."""
+    lines = (directory / "rounds.jsonl").read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def read_config(directory: Path) -> dict[str, Value]:
+    """Read the config that a run was started with."""
+    config: dict[str, Value] = json.loads((directory / "config.json").read_text())["config"]
+    return config
+
+
+def was_completed(config: RunConfig) -> bool:
+    """Tell whether a named run is there, whole; the remains of one that is not are removed."""
+    directory = results_dir(config) / config.run_name
+    if not config.run_name or not (directory / "config.json").is_file():
+        return False
+    if read_config(directory) != config.flat():
+        raise ConfigError(
+            f"{directory} holds a run with another config: choose another --out, or remove it."
+        )
+    rounds = read_rounds(directory)
+    reached = config.target_accuracy and rounds and rounds[-1]["test_accuracy"]
+    if len(rounds) == config.num_rounds or (reached and reached >= config.target_accuracy):
+        return True
+    shutil.rmtree(directory)
+    return False
 
 
 class RunDirectory:

@@ -1,14 +1,13 @@
 """What every compressor shares: a vector to bytes and back, framed and checked."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.compression.integers import CHUNK
+from fedapp.compression.cells import chunks
 from fedapp.compression.payload import PayloadError, Reader, seal, unseal
 from fedapp.randomness import Generator
 
@@ -84,9 +83,3 @@ def _checked(vector: NDArray[Any]) -> Vector:
     if not all(np.isfinite(part).all() for part in chunks(v)):
         raise ValueError("a vector with numbers that are not finite cannot be compressed")
     return v
-
-
-def chunks(v: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Cut a vector into pieces that fit the processor's cache."""
-    for start in range(0, v.size, CHUNK):
-        yield v[start : start + CHUNK]

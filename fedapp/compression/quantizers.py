@@ -7,24 +7,31 @@ NeurIPS 2017, the quantizer of FedPAQ. Uniform: the affine quantizer of FedCOM's
 import math
 import struct
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.compression import integers
-from fedapp.compression.compressor import BITS_PER_NUMBER, Compressor, Vector, chunks
-from fedapp.compression.integers import CHUNK
+from fedapp.compression.cells import CHUNK, chunks
+from fedapp.compression.compressor import BITS_PER_NUMBER, Compressor, Vector
 from fedapp.compression.payload import PayloadError, Reader
 from fedapp.errors import ConfigError
 from fedapp.randomness import Generator
 
+LARGEST = np.finfo(np.float32).max
+MANTISSA = 23  # bits of a float32 that follow its sign and exponent
+ZERO = 1 << 9  # stands for the number 0 among signs and exponents
 Grids = NDArray[np.float64]  # scale, zero point and noise of each piece
+
+
+def _is_whole(value: Any, lowest: int = 0, highest: int = 1 << 40) -> bool:
+    return isinstance(value, int) and lowest <= value <= highest
 
 
 @dataclass(frozen=True)
 class Identity(Compressor):
-    """float32, as it is."""
+    """Exactly the numbers: their signs and exponents are coded, the other bits are plain."""
 
     codec: ClassVar[int] = 0
     unbiased: ClassVar[bool] = True
@@ -38,12 +45,22 @@ class Identity(Compressor):
         return v
 
     def write(self, v: Vector) -> bytes:
-        """Write the numbers."""
-        return v.astype("<f4", copy=False).tobytes()
+        """Write signs and exponents, zero as one of its own, and the mantissas of the others."""
+        bits = v.view(np.uint32)
+        leading = np.where(bits == 0, ZERO, bits >> MANTISSA).astype(np.int32)
+        mantissas = bits[bits != 0].astype(np.int32)
+        return integers.pack(leading, ZERO + 1) + integers.pack_bits(mantissas, MANTISSA)
 
     def parse(self, reader: Reader, size: int) -> tuple[Vector]:
         """Read the numbers."""
-        return (reader.numbers("<f4", size).astype(np.float32),)
+        leading = integers.unpack(reader, size, ZERO + 1)
+        others = leading != ZERO
+        mantissas = integers.unpack_bits(reader, int(others.sum()), MANTISSA)
+        bits = leading.astype(np.uint32)
+        bits <<= MANTISSA
+        bits[others] |= mantissas.view(np.uint32)
+        bits[~others] = 0
+        return (bits.view(np.float32),)
 
     def nominal_bits(self, size: int) -> int:
         """Return 32 bits a number."""
@@ -66,13 +83,13 @@ class Float16(Compressor):
         exponent = math.frexp(highest)[1] - 15  # the largest lies in [2^14, 2^15)
         halves = np.empty(v.size, np.float16)
         for part, half in zip(chunks(v), chunks(halves), strict=True):
-            half[:] = np.ldexp(part, -exponent)
+            half[:] = np.ldexp(part, -exponent).clip(-32752, 32752)  # below 2^15, also rounded
         return exponent, halves
 
     def dequantize(self, exponent: int, halves: NDArray[np.float16]) -> Vector:
         """Scale back."""
         vector = np.empty(halves.size, np.float32)
-        with np.errstate(over="ignore"):  # whoever decodes checks for it
+        with np.errstate(all="ignore"):  # what is decoded is checked
             for part, half in zip(chunks(vector), chunks(halves), strict=True):
                 part[:] = np.ldexp(half.astype(np.float32), exponent)
         return vector
@@ -106,7 +123,8 @@ class QSGD(Compressor):
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        if not 1 <= self.levels <= 32767 or self.norm not in ("l2", "max") or self.bucket < 0:
+        whole = _is_whole(self.levels, 1, 32767) and _is_whole(self.bucket)
+        if not whole or self.norm not in ("l2", "max"):
             raise ConfigError(
                 "qsgd takes 1 to 32767 levels, the norm 'l2' or 'max', and a bucket >= 0."
             )
@@ -126,10 +144,12 @@ class QSGD(Compressor):
         """Return each bucket's norm, and the levels 0, -1, 1, -2, 2, ... as 0, 1, 2, 3, 4, ..."""
         norms = self._norms(v)
         divisors = np.where(norms > 0, norms, np.float32(1))
+        exact = np.float32 if self.levels < 256 else np.float64
         symbols = np.empty(v.size, np.int32)
         for start in range(0, v.size, CHUNK):
-            level = v[start : start + CHUNK] / self._of_each(divisors, start, v.size)
-            level *= np.float32(self.levels)
+            level: NDArray[Any] = v[start : start + CHUNK].astype(exact, copy=False)
+            level = level / self._of_each(divisors, start, v.size)
+            level *= exact(self.levels)
             level += rng.random(level.size, np.float32)
             np.floor(level, out=level)
             np.minimum(level, self.levels, out=level)  # where adding has rounded up
@@ -200,8 +220,10 @@ class Uniform(Compressor):
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        if not 1 <= self.bits <= 16 or self.zero_point_noise < 0:
+        if not _is_whole(self.bits, 1, 16) or not _is_whole(self.zero_point_noise):
             raise ConfigError("uniform takes 1 to 16 bits, and a zero-point-noise >= 0.")
+        if not isinstance(self.tensors, tuple) or not all(map(_is_whole, self.tensors)):
+            raise ConfigError("uniform takes the sizes of tensors, a tuple of whole numbers.")
         if self.rounding not in ("stochastic", "nearest"):
             raise ConfigError("uniform rounds 'stochastic' or 'nearest'.")
 
@@ -249,8 +271,9 @@ class Uniform(Compressor):
         for (scale, zero, noise), piece in zip(grids, self._pieces(symbols.size), strict=True):
             level_of = np.empty(self.highest + 1)
             level_of[self._rank(zero)] = np.arange(self.highest + 1)
-            with np.errstate(over="ignore"):
-                value_of = (scale * (level_of - zero - noise)).astype(np.float32)
+            with np.errstate(all="ignore"):  # what is decoded is checked
+                value_of = (scale * (level_of - zero - noise)).clip(-LARGEST, LARGEST)
+            value_of = value_of.astype(np.float32)
             for part, out in zip(chunks(symbols[piece]), chunks(vector[piece]), strict=True):
                 out[:] = value_of.take(part)
         return vector

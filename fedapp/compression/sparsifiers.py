@@ -28,6 +28,8 @@ class _Sparsifier(Compressor):
         """Check the settings."""
         if not 0 < self.ratio <= 1:
             raise ConfigError("A sparsifier's ratio of numbers kept lies above 0 and up to 1.")
+        if not isinstance(self.values, Compressor):
+            raise ConfigError("What compresses a sparsifier's numbers is a compressor itself.")
 
     def kept(self, size: int) -> int:
         """Return k."""
@@ -102,7 +104,12 @@ class RandK(_Sparsifier):
 
     def quantize(self, v: Vector, rng: Generator) -> Parts:
         """Scale the numbers that are kept up for the rest."""
-        return super().quantize(v * np.float32(v.size / max(self.kept(v.size), 1)), rng)
+        positions = self.choose(v, rng)
+        with np.errstate(over="ignore"):
+            kept = v[positions] * np.float32(v.size / max(self.kept(v.size), 1))
+        if not np.isfinite(kept).all():
+            raise ValueError("a vector whose numbers overflow times d/k cannot be compressed")
+        return positions, self.values.quantize(kept, rng), v.size
 
     def variance(self, size: int) -> float:
         """Return d/k - 1, and the error of what is kept."""

@@ -1,0 +1,129 @@
+"""Curves of runs, and what each needs to reach a target."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from fedapp.errors import ConfigError
+from fedapp.records import read_config, read_rounds
+
+# Okabe and Ito's colours, which all readers can tell apart; then the same ones dashed.
+COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#000000"]
+STYLES = ["-", "--", ":"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its name, config and rounds."""
+
+    name: str
+    config: dict[str, Any]
+    rounds: list[dict[str, Any]]
+
+    def running_total(self, column: str) -> list[float]:
+        """Return a column, added up over the rounds."""
+        return list(accumulate(record[column] for record in self.rounds))
+
+    def column(self, name: str) -> list[float | None]:
+        """Return a column; None where a round has no such figure."""
+        return [record.get(name) for record in self.rounds]
+
+
+# What a curve can be drawn against: its label, and the values.
+AXES: dict[str, tuple[str, Callable[[Run], list[float]]]] = {
+    "rounds": ("communication rounds", lambda run: [r["round"] for r in run.rounds]),
+    "bytes": ("uplink bytes, all clients", lambda run: run.running_total("uplink_bytes")),
+    "time": ("simulated time", lambda run: run.running_total("simulated_seconds")),
+    "nominal-time": (
+        "simulated time, nominal bits",
+        lambda run: run.running_total("simulated_seconds_nominal"),
+    ),
+}
+
+
+def load_runs(directories: Sequence[Path]) -> list[Run]:
+    """Read runs, each from its directory or from a directory of several."""
+    found = []
+    for directory in directories:
+        runs = [directory, *sorted(directory.iterdir())] if directory.is_dir() else []
+        runs = [run for run in runs if (run / "rounds.jsonl").is_file()]
+        if not runs:
+            raise ConfigError(f"{directory} holds no run: give directories with a rounds.jsonl.")
+        found += [Run(run.name, read_config(run), read_rounds(run)) for run in runs]
+    return found
+
+
+def short_names(runs: Sequence[Run]) -> list[str]:
+    """Return the runs' names without what they all begin with."""
+    parts = [run.name.split("-") for run in runs]
+    while len(parts) > 1 and all(len(p) > 1 and p[0] == parts[0][0] for p in parts):
+        parts = [p[1:] for p in parts]
+    return ["-".join(p) for p in parts]
+
+
+def draw_curves(
+    runs: Sequence[Run], x: Sequence[str], y: str, path: Path, title: str = "", log: bool = False
+) -> None:
+    """Draw y of every run against each of the x, side by side."""
+    figure = Figure(figsize=(0.6 + 4.2 * len(x), 4.2), layout="constrained")
+    panels = figure.subplots(1, len(x), sharey=True, squeeze=False)[0]
+    for axes, name in zip(panels, x, strict=True):
+        label, values = AXES[name]
+        for index, (run, short) in enumerate(zip(runs, short_names(runs), strict=True)):
+            points = [
+                (at, value)
+                for at, value in zip(values(run), run.column(y), strict=True)
+                if value is not None
+            ]
+            if not points:
+                raise ConfigError(f"The run {run.name} has no figure {y!r}.")
+            style = STYLES[index // len(COLOURS) % len(STYLES)]
+            colour = COLOURS[index % len(COLOURS)]
+            axes.plot(*zip(*points, strict=True), style, color=colour, lw=1.4, label=short)
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if name == "bytes":
+            axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+        elif name != "rounds":
+            axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
+        if log:
+            axes.set_yscale("log")
+    panels[0].set_ylabel(y.replace("_", " "))
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(len(runs), 6), frameon=False
+    )
+    if title:
+        figure.suptitle(title)
+    figure.savefig(path, dpi=150)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a run had spent, in rounds, bytes and simulated seconds, when it reached a target."""
+
+    rounds: int
+    uplink_bytes: float
+    downlink_bytes: float
+    seconds: float
+    seconds_nominal: float
+
+
+def reach(run: Run, target: float, y: str = "test_accuracy") -> Reached | None:
+    """Return what a run needed to reach `target` for the first time; None if it never did."""
+    for index, value in enumerate(run.column(y)):
+        if value is not None and value >= target:
+            return Reached(
+                run.rounds[index]["round"],
+                run.running_total("uplink_bytes")[index],
+                run.running_total("downlink_bytes")[index],
+                run.running_total("simulated_seconds")[index],
+                run.running_total("simulated_seconds_nominal")[index],
+            )
+    return None
