@@ -322,11 +322,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"The preset {path} cannot be read: {error}.") from None
 
 
+def flat_keys(path: Path, table: dict[str, Any]) -> dict[str, Value]:
+    """Return the keys of a file as Flower writes them: one level, dotted."""
+    try:
+        return dict(flatten_dict(table))
+    except ValueError as error:
+        raise ConfigError(f"The preset {path} cannot be read: {error}.") from None
+
+
 def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Value]:
     """Read preset files and `key=value` strings as `flwr run -c` does; later ones win."""
     values: dict[str, Value] = {}
     for preset in presets:
-        values |= flatten_dict(read_toml(preset))
+        values |= flat_keys(preset, read_toml(preset))
     for assignment in assignments:
         try:
             parsed = parse_config_args([assignment])

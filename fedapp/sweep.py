@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr.common.config import flatten_dict
-
-from fedapp.config import Value, read_toml
+from fedapp.config import Value, flat_keys, read_toml
 from fedapp.errors import ConfigError
 
 
@@ -32,13 +30,13 @@ def read_runs(path: Path) -> list[PlannedRun]:
     """Read a preset, which is one run, or a sweep."""
     table = read_toml(path)
     axes = table.pop("sweep", None)
-    common = flatten_dict(table)
+    common = flat_keys(path, table)
     if axes is None:
         return [PlannedRun("", common)]
     if not isinstance(axes, dict) or not all(isinstance(a, list) and a for a in axes.values()):
         raise ConfigError(f"The table [sweep] of {path} must give each axis a list of values.")
     runs = []
-    for choices in itertools.product(*(_points(key, axis) for key, axis in axes.items())):
+    for choices in itertools.product(*(_points(path, key, axis) for key, axis in axes.items())):
         name = "-".join([path.stem, *(name for name, _ in choices)])
         values = dict(common)
         for _, chosen in choices:
@@ -49,7 +47,7 @@ def read_runs(path: Path) -> list[PlannedRun]:
     return runs
 
 
-def _points(key: str, axis: list[Any]) -> list[tuple[str, dict[str, Value]]]:
+def _points(path: Path, key: str, axis: list[Any]) -> list[tuple[str, dict[str, Value]]]:
     """Return the points of an axis: each with its name, and the keys that it sets."""
     points: list[tuple[str, dict[str, Value]]] = []
     for value in axis:
@@ -57,7 +55,7 @@ def _points(key: str, axis: list[Any]) -> list[tuple[str, dict[str, Value]]]:
             keys = dict(value)
             if not isinstance(name := keys.pop("name", None), str):
                 raise ConfigError(f"Every table [[sweep.{key}]] needs a name.")
-            points.append((name, dict(flatten_dict(keys))))
+            points.append((name, flat_keys(path, keys)))
         else:
             points.append((f"{value}" if key == "algorithm" else f"{key}-{value}", {key: value}))
     return points

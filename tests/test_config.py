@@ -86,6 +86,12 @@ def test_schedules() -> None:
     decaying = RunConfig(lr=0.5, lr_schedule="exponential", lr_decay=0.9)
     assert [decaying.lr_at(r) for r in (1, 2, 3)] == pytest.approx([0.5, 0.45, 0.405])
     assert RunConfig(lr=0.5, lr_decay=0.9).lr_at(100) == 0.5
+    inverse = RunConfig(lr=4.0, lr_schedule="inverse", local_steps=3)  # (4/mu) / (k tau + 1)
+    assert [inverse.lr_at(r) for r in (1, 2, 3)] == pytest.approx([4.0, 1.0, 4 / 7])
+    root = RunConfig(lr=2.0, lr_schedule="inverse-sqrt", local_steps=4, num_rounds=25)  # T = 100
+    assert [root.lr_at(r) for r in (1, 25)] == pytest.approx([0.2, 0.2])
+    with pytest.raises(ConfigError, match="local-epochs = 0"):
+        parse_run_config({"lr-schedule": "inverse", "local-epochs": 1})
 
 
 def test_presets_and_assignments(tmp_path: Path) -> None:

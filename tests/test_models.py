@@ -179,3 +179,20 @@ def test_gradients_are_the_slope_of_the_loss() -> None:
     for axis in torch.eye(5):
         up, down = (objective.loss_gradient(y + s * 0.01 * axis, batch)[0] for s in (1, -1))
         assert float(up - down) / 0.02 == pytest.approx(float(gradient @ axis), abs=1e-4)
+
+
+def test_the_full_gradient_is_the_mean_over_the_client_s_data() -> None:
+    """Of all batches of one pass, weighted by their sizes; statistics do not change."""
+    for keys in ({"model": "mlp-200"}, {"model": "resnet20", "norm": "group"}):
+        problem = make_problem(parse_run_config({"dataset": "digits", "batch-size": 7, **keys}))
+        x = torch.tensor(problem.initial()[0])
+        objective = problem.objective(1)
+        total = torch.zeros_like(x)
+        for batch in objective.batches(LocalWork(0, 1, 7), generator(0, "b")):
+            total += objective.loss_gradient(x, batch)[1] * len(batch) / objective.num_examples
+        torch.testing.assert_close(objective.full_gradient(x), total, rtol=1e-4, atol=1e-6)
+    problem = make_problem(parse_run_config({"dataset": "digits", "model": "resnet20"}))
+    objective = problem.objective(1)
+    before = objective.buffers.clone()
+    objective.full_gradient(torch.tensor(problem.initial()[0]))
+    assert torch.equal(objective.buffers, before)

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from fedapp.errors import ConfigError
 from fedapp.records import read_config, read_rounds
 
-# Okabe and Ito's colours, which all readers can tell apart; then the same ones dashed.
+# Okabe and Ito's colours, which all readers can tell apart; dashes show curves that coincide.
 COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#000000"]
-STYLES = ["-", "--", ":"]
+STYLES = ["-", "--", ":", "-."]
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,13 @@ def draw_curves(
             ]
             if not points:
                 raise ConfigError(f"The run {run.name} has no figure {y!r}.")
-            style = STYLES[index // len(COLOURS) % len(STYLES)]
+            style = STYLES[index % len(STYLES)]
             colour = COLOURS[index % len(COLOURS)]
             axes.plot(*zip(*points, strict=True), style, color=colour, lw=1.4, label=short)
         axes.set_xlabel(label)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         if name == "bytes":
             axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
         elif name != "rounds":
@@ -96,9 +97,9 @@ def draw_curves(
             axes.set_yscale("log")
     panels[0].set_ylabel(y.replace("_", " "))
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(len(runs), 6), frameon=False
-    )
+    columns = int(figure.get_figwidth() / (0.8 + 0.09 * max(map(len, labels))))  # inches
+    columns = max(1, min(len(runs), columns))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     if title:
         figure.suptitle(title)
     figure.savefig(path, dpi=150)

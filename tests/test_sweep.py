@@ -1,0 +1,164 @@
+"""Sweeps: their product of runs, what is skipped, and the curves and tables of what they leave."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import run_simulation
+from fedapp.config import parse_run_config
+from fedapp.errors import ConfigError
+from fedapp.registry import find_algorithm
+from fedapp.report.curves import load_runs, reach, short_names
+from fedapp.sweep import read_runs
+from tests.conftest import RunInline, read_rounds
+from tests.test_cli import fedapp
+
+ROOT = Path(__file__).parents[1]
+SWEEP = """
+dataset = "quadratic"
+num-rounds = 3
+quadratic.dim = 5
+
+[[sweep.method]]
+name = "eight"
+algorithm = "fedpaq"
+qsgd.levels = 8
+
+[[sweep.method]]
+name = "plain"
+algorithm = "fedavg"
+
+[sweep]
+seed = [0, 1]
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    path = tmp_path / "try.toml"
+    path.write_text(SWEEP)
+    return path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    words = ["run_simulation.py", "--engine", "inline", *map(str, arguments)]
+    monkeypatch.setattr(sys, "argv", words)
+    return run_simulation.main()
+
+
+def test_runs_are_the_product_of_the_axes(sweep: Path) -> None:
+    runs = {run.name: run.values for run in read_runs(sweep)}
+    assert list(runs) == ["try-eight-seed-0", "try-eight-seed-1", "try-plain-seed-0", "try-plain-seed-1"]  # fmt: skip
+    assert runs["try-eight-seed-1"] == {
+        "dataset": "quadratic",
+        "num-rounds": 3,
+        "quadratic.dim": 5,
+        "algorithm": "fedpaq",
+        "qsgd.levels": 8,
+        "seed": 1,
+    }
+
+
+def test_a_sweep_goes_on_where_it_stopped(
+    sweep: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    assert run(monkeypatch, sweep, "--out", out) == 0
+    files = {p.name: (p / "rounds.jsonl").read_bytes() for p in out.iterdir()}
+    assert len(files) == 4
+    # As if it had been killed in the middle of a run's third line, before the next.
+    cut = out / "try-eight-seed-1" / "rounds.jsonl"
+    cut.write_bytes(cut.read_bytes()[:-20])
+    for file in (out / "try-plain-seed-1").iterdir():
+        file.unlink()
+    (out / "try-plain-seed-1").rmdir()
+    capsys.readouterr()
+    assert run(monkeypatch, sweep, "--out", out) == 0
+    assert capsys.readouterr().out.count("is complete already: skipped") == 2
+    for name, before in files.items():
+        now = [r | {"wall_seconds": 0} for r in read_rounds(out / name)]
+        (out / name / "rounds.jsonl").write_bytes(before)
+        assert now == [r | {"wall_seconds": 0} for r in read_rounds(out / name)]
+
+
+def test_another_config_under_the_same_name_is_refused(
+    sweep: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    assert run(monkeypatch, sweep, "--out", out) == 0
+    assert run(monkeypatch, sweep, "--out", out, "-c", "lr=0.01") == 2
+    assert "holds a run with another config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[sweep]\nseed = 3", "a list of values"),
+        ("[[sweep.method]]\nlr = 0.1", "needs a name"),
+        ("[sweep]\nseed = [1, 1]", "the same name"),
+        ("sweep = [1]", "a list of values"),
+        ("[sweep", "cannot be read"),
+        ("lr = [1, 2]\n[sweep]\nseed = [1]", "cannot be read"),
+    ],
+)
+def test_mistakes_in_a_sweep_are_told(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_runs(tmp_path / "wrong.toml")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "experiments").rglob("*.toml")), ids=lambda p: p.stem
+)
+def test_every_experiment_is_a_valid_config(path: Path) -> None:
+    for planned in read_runs(path):
+        find_algorithm(parse_run_config(planned.values))
+
+
+def test_curves_and_table(
+    run_inline: RunInline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("run-fedavg", "run-fedcom"):
+        run_inline(algorithm=name[4:], num_rounds=12, run_name=name, eval_every=2)
+    picture = tmp_path / "curves.png"
+    assert fedapp(monkeypatch, "plot", str(tmp_path), "-o", str(picture)) == 0
+    with Image.open(picture) as drawn:
+        assert drawn.width > 2 * drawn.height
+        assert len(set(drawn.convert("L").getdata())) > 50
+    capsys.readouterr()
+    assert fedapp(monkeypatch, "table", str(tmp_path), "--target", "0.3") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0] for line in shown[2:]] == ["| fedavg", "| fedcom"]
+    assert fedapp(monkeypatch, "table", str(tmp_path), "--target", "1.0") == 0
+    assert capsys.readouterr().out.count("| never |") == 2
+    assert fedapp(monkeypatch, "plot", str(tmp_path), "-y", "gap", "-o", str(picture)) == 2
+    assert "has no figure 'gap'" in capsys.readouterr().err
+    assert fedapp(monkeypatch, "plot", str(tmp_path / "none")) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_what_a_target_costs(run_inline: RunInline, tmp_path: Path) -> None:
+    run_inline(num_rounds=12, run_name="a-b-one", eval_every=2)
+    run_inline(num_rounds=2, run_name="a-b-two")
+    one, two = load_runs([tmp_path])
+    assert short_names([one, two]) == ["one", "two"]
+    records = read_rounds(tmp_path / "a-b-one")
+    target = max(r["test_accuracy"] for r in records if r["test_accuracy"])
+    spent = reach(one, target)
+    assert spent is not None
+    reached = next(r["round"] for r in records if (r["test_accuracy"] or 0) >= target)
+    assert spent.rounds == reached
+    assert spent.uplink_bytes == sum(r["uplink_bytes"] for r in records[:reached])
+    assert spent.seconds == pytest.approx(sum(r["simulated_seconds"] for r in records[:reached]))
+    assert reach(one, target + 1e-9) is None
