@@ -14,9 +14,8 @@ def test_entropy_of_counts() -> None:
 
 
 def test_elias_bound() -> None:
-    # s = 2, d = 4: the dense bound, (log2(1 + (4 + 4)/4) + 1)/2 + 2 bits for each, and the norm.
-    per_number = (np.log2(3) + 1) / 2 + 2
-    assert elias_bits(make_compressor("qsgd", levels=2), 4) == pytest.approx(32 + 4 * per_number)
+    """s = 2, d = 4: s (s + sqrt d) = 8, 2 (s^2 + d) / 8 = 2, so 3 + 3/2 bits for each of 8."""
+    assert elias_bits(make_compressor("qsgd", levels=2), 4) == pytest.approx(32 + 8 * 4.5)
     assert elias_bits(make_compressor("qsgd", levels=2, norm="max"), 4) is None
 
 
