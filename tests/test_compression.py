@@ -24,7 +24,7 @@ Vector = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Draw = Callable[[np.random.Generator], NDArray[Any]]
 
-PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
+PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 SEEDS = st.integers(0, 2**32 - 1)
 BORDERS = (CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5)  # sizes around the pieces that are coded
 

@@ -47,6 +47,8 @@ def assert_same_run(one: Path, other: Path) -> None:
 CASES: list[dict[str, Value]] = [
     {"algorithm": "fedavg", "num_rounds": 6},
     {"algorithm": "mifam", "num_rounds": 12},
+    {"algorithm": "fedcomgate", "num_rounds": 12},
+    {"algorithm": "scaffold", "compressor": "topk", "error_feedback": True, "num_rounds": 6},
     {"algorithm": "fedadam", "dataset": "quadratic", "num_rounds": 6},
     {"model": "resnet20", "num_rounds": 2, "local_steps": 1},
     {"local_epochs": 1, "partition": "dirichlet", "partition_alpha": 0.1, "num_rounds": 4},

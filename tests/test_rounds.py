@@ -224,6 +224,10 @@ def test_bytes_are_those_of_the_arrays_sent(
     [
         {"algorithm": "fedavg", "num_rounds": 4},
         {"algorithm": "mifam", "num_rounds": 4},
+        {"algorithm": "fedcomgate", "num_rounds": 8},
+        {"algorithm": "fedgate", "num_rounds": 8, "local_epochs": 1},
+        {"algorithm": "vrdiana", "num_rounds": 8, "local_steps": 1},
+        {"algorithm": "scaffold", "model": "resnet20", "num_rounds": 2, "local_steps": 1},
         {"model": "resnet20", "num_rounds": 2, "local_steps": 1},
         {"dataset": "quadratic", "quadratic__dim": 150, "num_rounds": 2},
     ],

@@ -259,9 +259,9 @@ class Uniform(Compressor):
                 np.floor(level, out=level)
                 np.clip(level, 0, self.highest, out=level)
                 out[:] = rank.take(level.astype(np.int32))
-            noise = self.zero_point_noise and rng.integers(
-                -self.zero_point_noise, self.zero_point_noise, endpoint=True
-            )
+            noise = 0
+            if self.zero_point_noise and v[piece].min() < v[piece].max():
+                noise = rng.integers(-self.zero_point_noise, self.zero_point_noise, endpoint=True)
             grids.append((scale, zero, noise))
         return np.array(grids, np.float64).reshape(-1, 3), symbols
 

@@ -30,10 +30,11 @@ class _Sparsifier(Compressor):
             raise ConfigError("A sparsifier's ratio of numbers kept lies above 0 and up to 1.")
         if not isinstance(self.values, Compressor):
             raise ConfigError("What compresses a sparsifier's numbers is a compressor itself.")
+        object.__setattr__(self, "ratio", float(self.ratio))  # 1 and 1.0 are the same settings
 
     def kept(self, size: int) -> int:
         """Return k."""
-        return min(size, math.ceil(self.ratio * size))
+        return min(size, math.ceil(self.ratio * size - 1e-9))  # 0.07 of 100 is 7
 
     def choose(self, v: Vector, rng: Generator) -> Positions:
         """Return the positions that are kept, in order."""
