@@ -261,7 +261,8 @@ class Uniform(Compressor):
                 out[:] = rank.take(level.astype(np.int32))
             noise = 0
             if self.zero_point_noise and v[piece].min() < v[piece].max():
-                noise = rng.integers(-self.zero_point_noise, self.zero_point_noise, endpoint=True)
+                R = self.zero_point_noise
+                noise = int(rng.integers(-R, R, endpoint=True))
             grids.append((scale, zero, noise))
         return np.array(grids, np.float64).reshape(-1, 3), symbols
 
