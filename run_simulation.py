@@ -72,7 +72,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
             if len(runs) > 1:
                 print(f"\nRun {number} of {len(runs)}")
             try:
-                if was_completed(config):
+                if planned and planned[number - 1].name and was_completed(config):
                     print(f"{config.run_name} is complete already: skipped")
                     continue
                 server_app.run(make_grid(config), config)
@@ -84,7 +84,10 @@ def _run_all(arguments: argparse.Namespace) -> int:
 
 def _config(run: PlannedRun, arguments: argparse.Namespace) -> RunConfig:
     """Read and check one run's config."""
-    values = run.values | read_overrides([], arguments.config)
+    overrides = read_overrides([], arguments.config)
+    for key in sorted(run.chosen & set(overrides)):
+        raise ConfigError(f"-c {key} cannot be set here: it is an axis of the sweep.")
+    values = run.values | overrides
     if run.name:
         values["run-name"] = run.name
     if arguments.out:

@@ -56,17 +56,21 @@ class FedCOMGATEClient(TrackingClient):
 
     sends = ("D",)
 
-    def update(self, x: Tensor, D: Tensor | None = None) -> dict[str, Tensor]:
+    def update(
+        self, x: Tensor, D: Tensor | None = None, s: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Train with delta_i, then delta_i <- delta_i + (D_i - D) / tau."""
         memory = self.options.memory
         delta = self.recall("delta", x, D, self.state.get("weight", 0.0))
         nu = self.recall("nu", x, D, 1.0 if memory == "paper" else 0.0)
+        if memory == "paper" and s is not None and "u" in self.state:
+            nu = nu + self.state["u"] / s
         u_i = self.corrected_steps(x, delta) / self.lr
         D_i = self.compressed("D", u_i + nu if memory != "none" else u_i)
         self.state["delta"] = delta + D_i / self.steps
         self.state["weight"] = x.new_tensor([1 / self.steps])
         if memory == "local":
             self.state["nu"] = nu + u_i - D_i
-        elif memory == "paper":  # less D, which is still to come
-            self.state["nu"] = nu + u_i / self.config.clients_per_round
+        elif memory == "paper":  # nu_i + u_i / s - D, but s = |S| and D are still to come
+            self.state["nu"], self.state["u"] = nu, u_i
         return {"D": D_i}

@@ -24,6 +24,6 @@ class ScaffoldClient(Client):
         else:
             renewed = u / (self.steps * self.lr) - correction
         # Compressed, c_i changes by what the server hears, so that c stays the mean of the c_i.
-        dc = self.compressed("dc", renewed - c_i)
+        dc = self.compressed("dc", renewed - c_i, feedback=False)
         self.state["c_i"] = c_i + dc
         return {"u": u, "dc": dc}

@@ -114,16 +114,17 @@ def table(
     from fedapp.console import human_bytes
     from fedapp.report.curves import load_runs, reach, short_names
 
-    loaded = load_runs(runs)
+    loaded, aim = load_runs(runs), f"{100 * target:g} %"
     typer.echo(
-        f"| run | best | last | uplink a round | rounds to {target:.0%} | uplink to {target:.0%} "
-        f"| downlink to {target:.0%} | simulated time | with nominal bits |"
+        f"| run | best | last | uplink a round | rounds to {aim} | uplink to {aim} "
+        f"| downlink to {aim} | simulated time | with nominal bits |"
     )
     typer.echo("|---|---|---|---|---|---|---|---|---|")
     for run, name in zip(loaded, short_names(loaded), strict=True):
         accuracy = [value for value in run.column("test_accuracy") if value is not None]
         if not accuracy:
-            raise ConfigError(f"The run {run.name} has no test accuracy.")
+            typer.echo(f"| {name} | no test accuracy |" + 7 * " - |")
+            continue
         cells = [name, f"{max(accuracy):.4f}", f"{accuracy[-1]:.4f}"]
         cells.append(human_bytes(run.running_total("uplink_bytes")[-1] / len(run.rounds)))
         if (spent := reach(run, target)) is None:
@@ -136,6 +137,8 @@ def table(
 
 
 def _check_picture(output: Path) -> None:
+    if not output.parent.is_dir():
+        raise ConfigError(f"-o {output} cannot be written: there is no directory {output.parent}.")
     if output.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"-o {output} is no picture that can be written: use .png, .svg or .pdf.")
 

@@ -68,17 +68,21 @@ class Client(NumPyClient):
         g = self.objective.full_gradient(y)
         return g.add_(y, alpha=self.config.weight_decay) if self.config.weight_decay else g
 
-    def compressed(self, name: str, vector: Tensor) -> Tensor:
-        """Compress what is to be sent as `name`; return it as the server will see it: Q(vector)."""
+    def compressed(self, name: str, vector: Tensor, feedback: bool = True) -> Tensor:
+        """Compress what is to be sent as `name`; return it as the server will see it: Q(vector).
+
+        Without `feedback`, error feedback leaves the vector alone: where a client keeps what the
+        server has heard, and sends the difference to it, what was lost is in the next difference.
+        """
         if self.compressor is None:
             return vector
-        error = f"error.{name}"
-        if self.config.error_feedback and error in self.state:
+        error, feedback = f"error.{name}", feedback and self.config.error_feedback
+        if feedback and error in self.state:
             vector = vector + self.state[error]
         rng = generator(self.config.seed, f"compress {name}", self.round, self.client)
         self._payloads[name], seen = self.compressor.transmit(vector.detach().cpu().numpy(), rng)
         sent = torch.from_numpy(seen).to(vector)
-        if self.config.error_feedback:
+        if feedback:
             self.state[error] = vector - sent
         return sent
 

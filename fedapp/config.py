@@ -119,7 +119,7 @@ class QsgdKeys(_Table):
 
     levels: int = Field(16, ge=1, le=32767, description="s: levels of a number's size")
     norm: Literal["l2", "max"] = Field("l2", description="what sizes are measured by")
-    bucket: int = Field(0, ge=0, description="numbers that share a norm; 0: all")
+    bucket: int = Field(0, ge=0, le=1 << 40, description="numbers that share a norm; 0: all")
 
 
 class UniformKeys(_Table):
@@ -334,7 +334,10 @@ def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Val
     """Read preset files and `key=value` strings as `flwr run -c` does; later ones win."""
     values: dict[str, Value] = {}
     for preset in presets:
-        values |= flat_keys(preset, read_toml(preset))
+        table = read_toml(preset)
+        if "sweep" in table:
+            raise ConfigError(f"{preset} is a sweep: run it with run_simulation.py.")
+        values |= flat_keys(preset, table)
     for assignment in assignments:
         try:
             parsed = parse_config_args([assignment])

@@ -2,7 +2,8 @@
 
 A round takes r * bits / bandwidth + max over its clients of (shift + Exp) per sample it trains on.
 Only the ratio of sending a model to training on a sample matters, so that mean is one second. The
-bits are those of the bytes really sent, or those that the papers count.
+bits are those of the bytes really sent, or those that the papers count. Training counts for the clients
+whose updates arrived, and only their local steps: full gradients, where a method needs some, are free.
 """
 
 from collections.abc import Mapping

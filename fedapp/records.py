@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import shutil
 import time
 from pathlib import Path
 from typing import IO, Any
@@ -53,20 +52,30 @@ def read_config(directory: Path) -> dict[str, Value]:
     return config
 
 
+PARTIAL = ".partial-"
+
+
 def was_completed(config: RunConfig) -> bool:
-    """Tell whether a named run is there, whole; the remains of one that is not are removed."""
+    """Tell whether a named run is there, whole; the remains of one that is not are set aside."""
     directory = results_dir(config) / config.run_name
-    if not config.run_name or not (directory / "config.json").is_file():
+    if not directory.exists():
         return False
-    if read_config(directory) != config.flat():
+    try:
+        before, rounds = read_config(directory), read_rounds(directory)
+    except (OSError, ValueError, KeyError):  # killed as it began
+        before, rounds = config.flat(), []
+    if before != config.flat():
         raise ConfigError(
             f"{directory} holds a run with another config: choose another --out, or remove it."
         )
-    rounds = read_rounds(directory)
     reached = config.target_accuracy and rounds and rounds[-1]["test_accuracy"]
-    if len(rounds) == config.num_rounds or (reached and reached >= config.target_accuracy):
+    ended = len(rounds) == config.num_rounds or (reached and reached >= config.target_accuracy)
+    if ended and (directory / "model.safetensors").is_file():
         return True
-    shutil.rmtree(directory)
+    places = (directory.with_name(f"{directory.name}{PARTIAL}{n}") for n in itertools.count(1))
+    place = next(place for place in places if not place.exists())
+    directory.rename(place)
+    print(f"{config.run_name} was not complete: its {len(rounds)} rounds are now in {place.name}")
     return False
 
 

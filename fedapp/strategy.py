@@ -113,16 +113,26 @@ class FederatedStrategy(Strategy):
 
     def warn_of_variance(self) -> None:
         """Tell if the compressor is too coarse for a method that feeds its error back."""
-        q = self.compressor.variance(self.x.size) if self.compressor else 0.0
+        q = self.compressor.typical_variance(self.x.size) if self.compressor else 0.0
         if q > 1:
             log.warning(
                 "The relative variance q of compressor = %s is %.3g for %d parameters, and %s is "
                 "stable only while it is about 1 or less: choose uniform with 8 bits, or qsgd with "
                 "more levels or with buckets (q = sqrt(bucket)/levels)",
-                self.config.compressor or "default",
+                type(self.compressor).__name__.lower(),
                 q,
                 self.x.size,
                 self.config.algorithm,
+            )
+
+    def warn_of_feedback(self, feedback: bool) -> None:
+        """Tell that tracking what was sent makes up for a biased compressor already."""
+        if feedback and self.compressor and not self.compressor.unbiased:
+            log.warning(
+                "%s tracks what was sent and so makes up for what %s leaves out; with a memory of it "
+                "as well, that counts twice and may diverge if little is sent",
+                self.config.algorithm,
+                type(self.compressor).__name__.lower(),
             )
 
     # Flower's part.
@@ -198,7 +208,8 @@ class FederatedStrategy(Strategy):
             if update.state_lost:
                 self._say_once(
                     f"CLIENT STATE IS LOST: client {update.client} (and maybe others) no longer has "
-                    "what it remembered and starts afresh; set state-dir to keep it across restarts",
+                    "what it remembered and starts afresh, so drift correction is no longer exact; set "
+                    "state-dir to keep it across restarts",
                     kind="state lost",
                 )
         if self.buffers.size:

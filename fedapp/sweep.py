@@ -24,6 +24,7 @@ class PlannedRun:
 
     name: str
     values: dict[str, Value]
+    chosen: frozenset[str] = frozenset()  # the keys that the axes set
 
 
 def read_runs(path: Path) -> list[PlannedRun]:
@@ -41,7 +42,8 @@ def read_runs(path: Path) -> list[PlannedRun]:
         values = dict(common)
         for _, chosen in choices:
             values |= chosen
-        runs.append(PlannedRun(name, values))
+        keys = frozenset(key for _, chosen in choices for key in chosen)
+        runs.append(PlannedRun(name, values, keys))
     if len({run.name for run in runs}) < len(runs):
         raise ConfigError(f"Two runs of {path} have the same name: give the points other names.")
     return runs

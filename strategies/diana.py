@@ -33,6 +33,8 @@ class DIANA(FederatedStrategy):
                 "DIANA needs an unbiased compressor: set compressor to qsgd, randk, none or uniform "
                 "(with stochastic rounding)."
             )
+        if self.config.error_feedback:
+            raise ConfigError("DIANA's shifts make up for the error: set error-feedback = false.")
         self.alpha = shift_step(self.options.alpha, self.compressor, self.x.size)
         self.h = np.zeros_like(self.x)
 

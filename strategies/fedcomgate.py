@@ -7,13 +7,15 @@ and 9 for sparsification with memory.
 FedCOM.     Down: x. Up: D_i = Q(u_i / lr). No state.
 FedGATE.    Down: x, and u of the client's last round. Up: u_i. Client state: delta_i.
 FedCOMGATE. Down: x, and D of the client's last round. Up: D_i = Q(u_i / lr).
-            Client state: delta_i, and with memory nu_i.
+            Client state: delta_i, and with memory nu_i (and u_i, as the paper has it).
 
 A client needs the mean of its last round only when it next takes part: it comes with that
 invitation, and the server keeps the means that some client still waits for.
 """
 
 from collections.abc import Sequence
+
+import numpy as np
 
 from fedapp.errors import ConfigError
 from fedapp.strategy import FederatedStrategy
@@ -34,6 +36,7 @@ class FedGATE(FederatedStrategy):
     def setup(self) -> None:
         """Look at the compressor, if one is set."""
         self.warn_of_variance()
+        self.warn_of_feedback(self.config.error_feedback)
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along u, which the clients need to track it."""
@@ -53,9 +56,13 @@ class FedCOMGATE(FederatedStrategy):
                 'set fedcomgate.memory = "none" or error-feedback = false.'
             )
         self.warn_of_variance()
+        self.warn_of_feedback(self.config.error_feedback or self.options.memory == "local")
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along D, which the clients need to track it."""
         D = self.mean(updates, "D")
         self.x = self.x - self.lr * self.server_lr * D
-        self.deliver(D=D)
+        if self.options.memory == "paper":
+            self.deliver(D=D, s=np.array([len(updates)], D.dtype))
+        else:
+            self.deliver(D=D)

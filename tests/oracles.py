@@ -133,12 +133,20 @@ def fedpaq(
 
 
 def fedcom(
-    x: Vector, g: Gradient, cohorts: Cohorts, tau: int, lr: float, server_lr: float, Q: Quantize
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    tau: int,
+    lr: float,
+    server_lr: float,
+    Q: Quantize,
+    decay: float = 1.0,
 ) -> Iterator[Vector]:
     """FedCOM, algorithm 1."""
     for k, S in enumerate(cohorts, 1):
         D = [Q("D", k, i, local_sgd(g, i, x, tau, lr) / lr) for i in S]
         x = x - lr * server_lr * sum(D) / len(S)
+        lr = lr * decay
         yield x
 
 
@@ -151,7 +159,14 @@ def corrected_sgd(g: Gradient, i: int, x: Vector, tau: int, lr: float, shift: Ve
 
 
 def fedgate(
-    x: Vector, g: Gradient, cohorts: Cohorts, tau: int, lr: float, server_lr: float, N: int
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    tau: int,
+    lr: float,
+    server_lr: float,
+    N: int,
+    decay: float = 1.0,
 ) -> Iterator[Vector]:
     """FedGATE, algorithm 3, with sampling: everyone who took part learns u at once."""
     delta = np.zeros((N, len(x)))
@@ -161,6 +176,7 @@ def fedgate(
         for i in S:
             delta[i] = delta[i] + (u_i[i] - u) / (lr * tau)
         x = x - server_lr * u
+        lr = lr * decay
         yield x
 
 
@@ -175,6 +191,7 @@ def fedcomgate(
     Q: Quantize,
     memory: str = "none",
     mistake: str = "",
+    decay: float = 1.0,
 ) -> Iterator[Vector]:
     """FedCOMGATE, algorithms 2 and 4: everyone who took part learns D at once.
 
@@ -195,6 +212,7 @@ def fedcomgate(
             elif memory == "paper":
                 nu[i] = nu[i] + u_i[i] / len(S) - D
         x = x - lr * server_lr * D
+        lr = lr * decay
         yield x
 
 
@@ -208,6 +226,7 @@ def scaffold(
     N: int,
     option: int = 2,
     Q: Quantize = lambda name, k, i, v: v,
+    decay: float = 1.0,
 ) -> Iterator[Vector]:
     """SCAFFOLD; G_i(x) = g_i(x) here, because there is no noise. Q acts on both vectors."""
     c_i, c = np.zeros((N, len(x))), np.zeros_like(x)
@@ -222,6 +241,7 @@ def scaffold(
             c_i[i] = c_i[i] + change
         x = x - server_lr * sum(us) / len(S)
         c = c + (len(S) / N) * sum(changes) / len(S)
+        lr = lr * decay
         yield x
 
 

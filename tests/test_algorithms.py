@@ -1,7 +1,7 @@
 """Every algorithm against its pseudocode, through the real Strategy, ClientApp and Client."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -232,6 +232,12 @@ CASES = {
         full=True,
     ),
 }
+DECAY: dict[str, Value] = {"lr_schedule": "exponential", "lr_decay": 0.9}
+for _name in ("fedcom", "fedgate", "fedcomgate", "scaffold"):
+    _case = CASES[_name]
+    CASES[f"{_name}, lr decays"] = replace(
+        _case, keys=_case.keys | DECAY, numbers=_case.numbers | {"decay": 0.9}
+    )
 RUNS = [
     pytest.param(name, count, dtype, id=f"{name}, {label}, {dtype}")
     for name, case in CASES.items()

@@ -77,9 +77,16 @@ def test_a_sweep_goes_on_where_it_stopped(
     for file in (out / "try-plain-seed-1").iterdir():
         file.unlink()
     (out / "try-plain-seed-1").rmdir()
+    (out / "try-eight-seed-0" / "config.json").write_text("")  # as if the disk had been full
     capsys.readouterr()
     assert run(monkeypatch, sweep, "--out", out) == 0
-    assert capsys.readouterr().out.count("is complete already: skipped") == 2
+    told = capsys.readouterr().out
+    assert told.count("is complete already: skipped") == 1
+    assert (
+        "try-eight-seed-1 was not complete: its 2 rounds are now in try-eight-seed-1.partial-1"
+        in told
+    )
+    assert len(load_runs([out])) == 4, "what was set aside is not shown"
     for name, before in files.items():
         now = [r | {"wall_seconds": 0} for r in read_rounds(out / name)]
         (out / name / "rounds.jsonl").write_bytes(before)
@@ -94,6 +101,8 @@ def test_another_config_under_the_same_name_is_refused(
 ) -> None:
     out = tmp_path / "out"
     assert run(monkeypatch, sweep, "--out", out) == 0
+    assert run(monkeypatch, sweep, "--out", out, "-c", "seed=3") == 2
+    assert "it is an axis of the sweep" in capsys.readouterr().err
     assert run(monkeypatch, sweep, "--out", out, "-c", "lr=0.01") == 2
     assert "holds a run with another config" in capsys.readouterr().err
 

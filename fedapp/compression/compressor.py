@@ -75,6 +75,10 @@ class Compressor(ABC):
     def variance(self, size: int) -> float:
         """Return q, where E|Q(v) - v|^2 <= q|v|^2."""
 
+    def typical_variance(self, size: int) -> float:
+        """Return about what q comes to for Gaussian numbers."""
+        return self.variance(size)
+
 
 def _checked(vector: NDArray[Any]) -> Vector:
     v: Vector = np.ascontiguousarray(vector, np.float32)

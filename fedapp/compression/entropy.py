@@ -63,6 +63,8 @@ class CountedCells(Cells):
     def read_counts(cls, reader: Reader, cells: Cells, count: int) -> "CountedCells":
         """Read what `write_counts` wrote; they must be those of `count` numbers."""
         length = reader.varint()
+        if length > 16 * cells.alphabet:
+            raise PayloadError("its table of frequencies is too long")
         bits = f"{int.from_bytes(reader.bytes(length), 'little'):0{8 * length}b}"[::-1]
         counts, at = np.zeros(cells.alphabet, np.int64), 0
         for cell in range(cells.alphabet):

@@ -315,10 +315,15 @@ class Uniform(Compressor):
         return self.bits * size + 2 * BITS_PER_NUMBER * len(self._pieces(size))
 
     def variance(self, size: int) -> float:
-        """Return q for Gaussian numbers, whose range is about 2 sqrt(2 ln d) standard deviations.
+        """Return the worst case over the pieces: two numbers, and zeros otherwise."""
+        largest = max((p.stop - p.start for p in self._pieces(size)), default=0)
+        return 2 * largest / max(self.highest - 1, 1) ** 2 * self._error
 
-        The worst case, two numbers and zeros, is d/(2 (2^bits - 1)^2).
-        """
-        steps = max(self.highest - 1, 1)
-        noise = self.zero_point_noise * (self.zero_point_noise + 1) / 3
-        return 8 * math.log(max(size, 2)) / steps**2 * (0.25 + noise)
+    def typical_variance(self, size: int) -> float:
+        """Return q for Gaussian numbers, whose range is about 2 sqrt(2 ln d) standard deviations."""
+        return 8 * math.log(max(size, 2)) / max(self.highest - 1, 1) ** 2 * self._error
+
+    @property
+    def _error(self) -> float:
+        """Mean square error in steps."""
+        return 0.25 + self.zero_point_noise * (self.zero_point_noise + 1) / 3

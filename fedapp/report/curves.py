@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from fedapp.errors import ConfigError
-from fedapp.records import read_config, read_rounds
+from fedapp.records import PARTIAL, read_config, read_rounds
 
 # Okabe and Ito's colours, which all readers can tell apart; dashes show curves that coincide.
 COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#000000"]
@@ -27,7 +27,7 @@ class Run:
 
     def running_total(self, column: str) -> list[float]:
         """Return a column, added up over the rounds."""
-        return list(accumulate(record[column] for record in self.rounds))
+        return list(accumulate(record.get(column) or 0 for record in self.rounds))
 
     def column(self, name: str) -> list[float | None]:
         """Return a column; None where a round has no such figure."""
@@ -51,7 +51,7 @@ def load_runs(directories: Sequence[Path]) -> list[Run]:
     found = []
     for directory in directories:
         runs = [directory, *sorted(directory.iterdir())] if directory.is_dir() else []
-        runs = [run for run in runs if (run / "rounds.jsonl").is_file()]
+        runs = [run for run in runs if (run / "rounds.jsonl").is_file() and PARTIAL not in run.name]
         if not runs:
             raise ConfigError(f"{directory} holds no run: give directories with a rounds.jsonl.")
         found += [Run(run.name, read_config(run), read_rounds(run)) for run in runs]
