@@ -88,6 +88,8 @@ def plot(
     ] = None,
     y: Annotated[str, typer.Option("-y", "--y", help="a figure of rounds.jsonl")] = "test_accuracy",
     log: Annotated[bool, typer.Option("--log", help="logarithmic y axis")] = False,
+    log_x: Annotated[bool, typer.Option("--log-x", help="logarithmic bytes and time")] = False,
+    lowest: Annotated[float | None, typer.Option("--from", help="where the y axis begins")] = None,
     title: Annotated[str, typer.Option("--title")] = "",
     output: Annotated[Path, typer.Option("-o", "--output", help="the picture to write")] = Path(
         "curves.png"
@@ -101,7 +103,7 @@ def plot(
     for name in chosen:
         if name not in AXES:
             raise ConfigError(f"-x {name} is not known: choose {', '.join(AXES)}.")
-    draw_curves(load_runs(runs), chosen, y, output, title, log)
+    draw_curves(load_runs(runs), chosen, y, output, title, log, log_x, lowest)
     typer.echo(str(output))
 
 

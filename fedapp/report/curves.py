@@ -67,9 +67,16 @@ def short_names(runs: Sequence[Run]) -> list[str]:
 
 
 def draw_curves(
-    runs: Sequence[Run], x: Sequence[str], y: str, path: Path, title: str = "", log: bool = False
+    runs: Sequence[Run],
+    x: Sequence[str],
+    y: str,
+    path: Path,
+    title: str = "",
+    log: bool = False,
+    log_x: bool = False,
+    lowest: float | None = None,
 ) -> None:
-    """Draw y of every run against each of the x, side by side."""
+    """Draw y of every run against each of the x, side by side; rounds are never logarithmic."""
     figure = Figure(figsize=(0.6 + 4.2 * len(x), 4.2), layout="constrained")
     panels = figure.subplots(1, len(x), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, x, strict=True):
@@ -88,13 +95,18 @@ def draw_curves(
         axes.set_xlabel(label)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
+        if log_x and name != "rounds":
+            axes.set_xscale("log")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(5))
         if name == "bytes":
             axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
         elif name != "rounds":
             axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
         if log:
             axes.set_yscale("log")
+    if lowest is not None:
+        panels[0].set_ylim(bottom=lowest)
     panels[0].set_ylabel(y.replace("_", " "))
     handles, labels = panels[0].get_legend_handles_labels()
     columns = int(figure.get_figwidth() / (0.8 + 0.09 * max(map(len, labels))))  # inches
