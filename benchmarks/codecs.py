@@ -121,7 +121,7 @@ def content(codec: Compressor, v: Vector, payload: bytes, rng: Generator) -> Con
         case Identity():
             bits = v.view(np.uint32)
             leading = np.where(bits == 0, ZERO, bits >> MANTISSA)
-            mantissas = MANTISSA * np.count_nonzero(bits)
+            mantissas = MANTISSA * int(np.count_nonzero(bits))
             return Content(v.tobytes(), entropy(np.bincount(leading)) + mantissas, 32 * v.size)
     raise TypeError(f"what {codec} sends is not known here")
 
@@ -138,7 +138,7 @@ def elias_bits(codec: Compressor, size: int) -> float | None:
 
 def is_close(payload: int, bits: float, size: int) -> bool:
     """Tell whether a payload's bytes are within 2% of the entropy; for few numbers, 5% + 64."""
-    return payload <= (1.02 * bits / 8 if size >= LARGE else 1.05 * bits / 8 + 64)
+    return bool(payload <= (1.02 * bits / 8 if size >= LARGE else 1.05 * bits / 8 + 64))
 
 
 def timed(codec: Compressor, v: Vector, repeats: int) -> tuple[bytes, float, float]:
