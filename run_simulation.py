@@ -59,8 +59,9 @@ def main() -> int:
 
 
 def _run_all(arguments: argparse.Namespace) -> int:
-    planned = [run for preset in arguments.presets for run in read_runs(preset)]
-    runs = [_config(run, arguments) for run in planned or [PlannedRun("", {})]]
+    presets = [run for preset in arguments.presets for run in read_runs(preset)]
+    planned = presets or [PlannedRun("", {})]
+    runs = [_config(run, arguments) for run in planned]
     from fedapp import server_app
     from fedapp.models import make_problem
     from fedapp.records import was_completed
@@ -68,11 +69,11 @@ def _run_all(arguments: argparse.Namespace) -> int:
     make_problem(runs[0])  # what is wrong with the data is told before an engine starts
     code = 0
     with _engine(arguments) as make_grid:
-        for number, config in enumerate(runs, 1):
+        for number, (plan, config) in enumerate(zip(planned, runs, strict=True), 1):
             if len(runs) > 1:
                 print(f"\nRun {number} of {len(runs)}")
             try:
-                if planned and planned[number - 1].name and was_completed(config):
+                if plan.name and was_completed(config):
                     print(f"{config.run_name} is complete already: skipped")
                     continue
                 server_app.run(make_grid(config), config)

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from fedapp.client import Client
+from clients.fedcomgate import TrackingClient
 
 
-class ScaffoldClient(Client):
+class ScaffoldClient(TrackingClient):
     """Local steps corrected by c - c_i."""
 
     sends = ("u", "dc")
@@ -14,15 +14,11 @@ class ScaffoldClient(Client):
     def update(self, x: Tensor, c: Tensor) -> dict[str, Tensor]:
         """Train, renew c_i, and send u_i and how c_i changed."""
         c_i = self.state.get("c_i", torch.zeros_like(x))
-        correction = c - c_i
-        y = x.clone()
-        for batch in self.batches():
-            y.sub_(self.gradient(y, batch), alpha=self.lr).sub_(correction, alpha=self.lr)
-        u = x - y
+        u = self.corrected_steps(x, c_i - c)
         if self.options.option == 1:
             renewed = self.full_gradient(x)
         else:
-            renewed = u / (self.steps * self.lr) - correction
+            renewed = u / (self.steps * self.lr) + (c_i - c)
         # Compressed, c_i changes by what the server hears, so that c stays the mean of the c_i.
         dc = self.compressed("dc", renewed - c_i, feedback=False)
         self.state["c_i"] = c_i + dc

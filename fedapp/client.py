@@ -61,11 +61,13 @@ class Client(NumPyClient):
         """Return g(y), weight decay included; the next call overwrites it."""
         loss, g = self.objective.loss_gradient(y, batch)
         self.losses.append(loss)
-        return g.add_(y, alpha=self.config.weight_decay) if self.config.weight_decay else g
+        return self._decayed(g, y)
 
     def full_gradient(self, y: Tensor) -> Tensor:
         """Return G_i(y), weight decay included."""
-        g = self.objective.full_gradient(y)
+        return self._decayed(self.objective.full_gradient(y), y)
+
+    def _decayed(self, g: Tensor, y: Tensor) -> Tensor:
         return g.add_(y, alpha=self.config.weight_decay) if self.config.weight_decay else g
 
     def compressed(self, name: str, vector: Tensor, feedback: bool = True) -> Tensor:

@@ -13,7 +13,7 @@ from fedapp.errors import ConfigError
 from fedapp.hosting import hosted_clients
 from fedapp.models import make_problem
 from fedapp.models.problem import Problem
-from fedapp.registry import Algorithm, find_algorithm, find_compressor
+from fedapp.registry import Algorithm, find_algorithm, find_compressor, keeps_state
 from fedapp.state import ContextStore, DirectoryStore, StateStore
 from fedapp.wire import Invitation, Update
 
@@ -90,7 +90,7 @@ def _train_client(
     store: StateStore,
 ) -> Update:
     accepted = invitation.accepted[client]
-    stateful = algorithm.stateful or config.error_feedback
+    stateful = keeps_state(config)
     remembered = store.load(client, accepted) if stateful and accepted else {}
     objective = problem.objective(client)
     device = objective.buffers.device

@@ -102,6 +102,11 @@ def find_algorithm(config: RunConfig) -> Algorithm:
     return ALGORITHMS[config.algorithm]
 
 
+def keeps_state(config: RunConfig) -> bool:
+    """Tell whether the config's clients remember something between rounds."""
+    return find_algorithm(config).stateful or config.error_feedback
+
+
 def find_compressor(config: RunConfig, tensor_sizes: tuple[int, ...]) -> Compressor | None:
     """Return what the config's clients compress with; None if they do not."""
     name = config.compressor or find_algorithm(config).compressor

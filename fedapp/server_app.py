@@ -12,7 +12,7 @@ from fedapp.console import RunConsole
 from fedapp.errors import log_as_one_sentence
 from fedapp.models import make_problem
 from fedapp.records import RunDirectory
-from fedapp.registry import find_algorithm, make_strategy
+from fedapp.registry import find_algorithm, keeps_state, make_strategy
 from fedapp.rounds import run_rounds
 
 log = logging.getLogger("flwr")
@@ -28,15 +28,14 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, config: RunConfig) -> RunDirectory:
     """Run one experiment on a grid; what it has is saved however it ends."""
-    algorithm = find_algorithm(config)
+    find_algorithm(config)  # an unknown one is told before data are loaded
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     if config.state_dir and not isinstance(grid, HttpGrid):  # then the nodes are on this machine
         writable_directory("state-dir", config.state_dir)
     directory = RunDirectory(config)
     client_state = directory.path / "client-state"
-    stateful = algorithm.stateful or config.error_feedback
-    if stateful and not config.state_dir and isinstance(grid, InMemoryGrid):
+    if keeps_state(config) and not config.state_dir and isinstance(grid, InMemoryGrid):
         # Flower's simulation carries a node's Context with every message to it and back.
         strategy.state_dir = str(client_state)
     try:

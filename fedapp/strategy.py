@@ -111,6 +111,11 @@ class FederatedStrategy(Strategy):
         if self.config.weighting != "uniform":
             raise ConfigError(f'{why}: set weighting = "uniform".')
 
+    def demand_one_step(self, who: str) -> None:
+        """Refuse more than one local step."""
+        if self.config.local_steps != 1 or self.config.local_epochs:
+            raise ConfigError(f"{who} takes one local step: set local-steps = 1, local-epochs = 0.")
+
     def warn_of_variance(self) -> None:
         """Tell if the compressor is too coarse for a method that feeds its error back."""
         q = self.compressor.typical_variance(self.x.size) if self.compressor else 0.0

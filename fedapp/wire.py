@@ -253,7 +253,8 @@ def part_of(content: RecordDict, clients: list[int]) -> RecordDict:
     head: dict[str, Any] = dict(content.config_records["round"])
     accepted = dict(zip(head["clients"], head["accepted"], strict=True))
     head |= {"clients": clients, "accepted": [accepted[c] for c in clients]}
-    owned = [row for row in _owned(head) if row[0] in set(clients)]
+    chosen = set(clients)
+    owned = [row for row in _owned(head) if row[0] in chosen]
     for place, column in enumerate(("own-clients", "own-names", "own-arrays")):
         if column in head:
             head[column] = [row[place] for row in owned]

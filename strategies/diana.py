@@ -26,8 +26,7 @@ class DIANA(FederatedStrategy):
     def setup(self) -> None:
         """Start with h = 0."""
         self.demand_uniform_weighting("DIANA's h is the plain mean over all N clients")
-        if self.config.local_steps != 1 or self.config.local_epochs:
-            raise ConfigError("DIANA takes one local step: set local-steps = 1, local-epochs = 0.")
+        self.demand_one_step("DIANA")
         if self.compressor and not self.compressor.unbiased:
             raise ConfigError(
                 "DIANA needs an unbiased compressor: set compressor to qsgd, randk, none or uniform "

@@ -27,8 +27,7 @@ class QSGD(FedPAQ):
     def setup(self) -> None:
         """Refuse anything else."""
         config = self.config
-        if config.local_steps != 1 or config.local_epochs:
-            raise ConfigError("QSGD takes one local step: set local-steps = 1, local-epochs = 0.")
+        self.demand_one_step("QSGD")
         if config.clients_per_round != config.num_clients:
             raise ConfigError(
                 f"QSGD needs all clients in every round: set clients-per-round = {config.num_clients}."
