@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -50,12 +51,20 @@ class Client(NumPyClient):
     def update(self, *args: Any, **received: Any) -> dict[str, Tensor]:
         """Train from the vectors that the server sent, by their names; return those of `sends`."""
 
-    def batches(self) -> Iterator[Any]:
-        """Yield this round's mini-batches: one for each of the tau local steps."""
+    def batches(self, steps: int = 0) -> Iterator[Any]:
+        """Yield this round's mini-batches: one for each of the tau local steps, or of `steps`."""
         rng = generator(self.config.seed, "batches", self.round, self.client)
-        for batch in self.objective.batches(self.config.local_work, rng):
+        work = self.config.local_work
+        work = replace(work, steps=steps, epochs=0) if steps else work
+        for batch in self.objective.batches(work, rng):
             self.steps += 1
             yield batch
+
+    def remembered(self, *names: str) -> list[Tensor]:
+        """Return what the client must have kept; without it, it cannot go on."""
+        if missing := [name for name in names if name not in self.state]:
+            raise RuntimeError(f"the client's state is lost ({', '.join(missing)})")
+        return [self.state[name] for name in names]
 
     def gradient(self, y: Tensor, batch: Any) -> Tensor:
         """Return g(y), weight decay included; the next call overwrites it."""

@@ -92,6 +92,33 @@ class ScaffoldKeys(_Table):
     option: Literal[1, 2] = Field(2, description="how a client renews its control variate")
 
 
+class FedCetKeys(_Table):
+    """FedCET."""
+
+    c: float = Field(0.0, ge=0, description="gain of the exchange; 0: half of its bound")
+    on_failure: Literal["end", "skip"] = Field(
+        "end", description="a client gives no update: end the run, or repeat the round"
+    )
+
+
+class FedDynKeys(_Table):
+    """FedDyn."""
+
+    alpha: float = Field(0.1, gt=0, description="weight of the proximal term")
+
+
+class FedDcKeys(_Table):
+    """FedDC."""
+
+    alpha: float = Field(0.1, ge=0, description="weight of the drift term")
+
+
+class MimeLiteKeys(_Table):
+    """MimeLite with the momentum of SGD."""
+
+    beta: float = Field(0.9, ge=0, lt=1, description="momentum")
+
+
 class FedComGateKeys(_Table):
     """FedCOMGATE."""
 
@@ -216,6 +243,10 @@ class RunConfig(_Table):
     mifam: MifamKeys = MifamKeys()
     scaffold: ScaffoldKeys = ScaffoldKeys()
     fedcomgate: FedComGateKeys = FedComGateKeys()
+    fedcet: FedCetKeys = FedCetKeys()
+    feddyn: FedDynKeys = FedDynKeys()
+    feddc: FedDcKeys = FedDcKeys()
+    mimelite: MimeLiteKeys = MimeLiteKeys()
     diana: DianaKeys = DianaKeys()
     vrdiana: VrDianaKeys = VrDianaKeys()
     qsgd: QsgdKeys = QsgdKeys()

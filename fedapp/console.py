@@ -1,6 +1,7 @@
 """What a run shows: a header, a line for each round, a summary; on a terminal, a progress bar."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -23,8 +24,15 @@ def human_bytes(count: float) -> str:
 class RunConsole:
     """Show one run as it goes; use as a context manager."""
 
-    def __init__(self, config: RunConfig, directory: RunDirectory, num_parameters: int) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        num_parameters: int,
+        notes: Sequence[str] = (),
+    ) -> None:
         self.config, self.directory, self.num_parameters = config, directory, num_parameters
+        self.notes = notes
         self.console = Console(highlight=False, markup=False, soft_wrap=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -48,7 +56,8 @@ class RunConsole:
             f"({self.num_parameters:,} parameters), {c.num_clients} clients, "
             f"{c.clients_per_round} a round, {c.num_rounds} rounds, seed {c.seed}"
         )
-        self.console.print(f"Results: {self.directory.path}")
+        for text in (*self.notes, f"Results: {self.directory.path}"):
+            self.console.print(text)
         self.progress.start()
         self.task = self.progress.add_task(c.algorithm, total=c.num_rounds, latest="")
         return self

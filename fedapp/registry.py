@@ -5,9 +5,13 @@ from functools import lru_cache
 
 from clients.averaging import FedAvgClient, FedProxClient
 from clients.diana import DIANAClient, VRDIANAClient
+from clients.fedcet import FedCETClient
 from clients.fedcomgate import FedCOMClient, FedCOMGATEClient, FedGATEClient
+from clients.feddc import FedDCClient
+from clients.feddyn import FedDynClient
 from clients.fedpaq import FedPAQClient
 from clients.mifa import MIFAClient
+from clients.mimelite import MimeLiteClient
 from clients.scaffold import ScaffoldClient
 from fedapp.client import Client
 from fedapp.compression import Compressor, make_compressor
@@ -17,9 +21,13 @@ from fedapp.models.problem import Problem
 from fedapp.strategy import FederatedStrategy
 from strategies.averaging import FedAdam, FedAvg, FedAvgM
 from strategies.diana import DIANA
+from strategies.fedcet import FedCET
 from strategies.fedcomgate import FedCOM, FedCOMGATE, FedGATE
+from strategies.feddc import FedDC
+from strategies.feddyn import FedDyn
 from strategies.fedpaq import QSGD, FedPAQ
 from strategies.mifa import MIFA
+from strategies.mimelite import MimeLite
 from strategies.scaffold import Scaffold
 
 
@@ -73,6 +81,16 @@ ALGORITHMS = {
         Algorithm(
             "scaffold", "control variates against drift", Scaffold, ScaffoldClient, stateful=True
         ),
+        Algorithm(
+            "fedcet", "exact, one vector each way, all clients", FedCET, FedCETClient, stateful=True
+        ),
+        Algorithm(
+            "feddyn", "dynamic regularization of each client", FedDyn, FedDynClient, stateful=True
+        ),
+        Algorithm(
+            "feddc", "drift tracked, and control variates", FedDC, FedDCClient, stateful=True
+        ),
+        Algorithm("mimelite", "local steps with the server's momentum", MimeLite, MimeLiteClient),
         Algorithm(
             "diana",
             "compressed differences between gradients and shifts",

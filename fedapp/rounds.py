@@ -44,15 +44,15 @@ def run_rounds(
                 arrays = aggregated
                 break
             log.warning(
-                "Round %d is too thin: %d of %d clients gave an update, min-clients is %d",
+                "Round %d is too thin: %d of %d clients gave an update, %d are needed",
                 round_,
                 metrics["clients"],
                 config.clients_per_round,
-                config.min_clients,
+                strategy.min_clients,
             )
         else:
             raise RunError(
-                f"Round {round_} had fewer than min-clients = {config.min_clients} updates "
+                f"Round {round_} had fewer than min-clients = {strategy.min_clients} updates "
                 f"{config.round_retries + 1} times: see above why clients failed."
             )
         due = round_ % config.eval_every == 0 or round_ == config.num_rounds

@@ -39,7 +39,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         # Flower's simulation carries a node's Context with every message to it and back.
         strategy.state_dir = str(client_state)
     try:
-        with RunConsole(config, directory, strategy.x.size) as console:
+        with RunConsole(config, directory, strategy.x.size, strategy.notes) as console:
             try:
                 for record in run_rounds(grid, strategy, problem, config, directory.path.name):
                     directory.write_round(record)

@@ -50,6 +50,8 @@ class FederatedStrategy(Strategy):
         self.state_dir = config.state_dir
         self.compressor = compressor  # of what clients send
         self.lr = config.lr  # of the clients, in the round under way
+        self.min_clients = config.min_clients  # a round with fewer updates is repeated
+        self.notes: list[str] = []  # what `setup` has to tell the user
         self._sends = client_type.sends
         sent = wire.Compressed(compressor, x.size, x.dtype) if compressor else (x.dtype, x.shape)
         self._spec: wire.Spec = {
@@ -80,6 +82,9 @@ class FederatedStrategy(Strategy):
     @abstractmethod
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Apply a round's updates, which come in the order of client ids, to x and the state."""
+
+    def thin_round(self, round_: int, missing: Sequence[int], reason: str) -> None:
+        """Hear of a round with fewer than `min_clients` updates; it is repeated, unless this raises."""
 
     # What the algorithms are written with.
 
@@ -115,6 +120,18 @@ class FederatedStrategy(Strategy):
         """Refuse more than one local step."""
         if self.config.local_steps != 1 or self.config.local_epochs:
             raise ConfigError(f"{who} takes one local step: set local-steps = 1, local-epochs = 0.")
+
+    def demand_all_clients(self, who: str) -> None:
+        """Refuse partial participation."""
+        if self.config.clients_per_round != (count := self.config.num_clients):
+            raise ConfigError(
+                f"{who} needs all clients in every round: set clients-per-round = {count}."
+            )
+
+    def demand_no_server_lr(self, who: str) -> None:
+        """Refuse a server step size where the rule has none."""
+        if self.config.server_lr not in (0.0, 1.0):
+            raise ConfigError(f"{who} has no server step size: leave server-lr = 0.")
 
     def warn_of_variance(self) -> None:
         """Tell if the compressor is too coarse for a method that feeds its error back."""
@@ -206,7 +223,12 @@ class FederatedStrategy(Strategy):
                 **self._costs(server_round, updates, uplink_bytes),
             }
         )
-        if len(updates) < self.config.min_clients:
+        if len(updates) < self.min_clients:
+            arrived = {update.client for update in updates}
+            missing = [c for c in range(self.config.num_clients) if c not in arrived]
+            self.thin_round(
+                server_round, missing, next(iter(failures.values()), "no node hosts it")
+            )
             return None, metrics
         for update in updates:
             self._accepted[update.client] = self._tag

@@ -8,7 +8,6 @@ Down: x. Up: Q(y_i - x). No state on either side.
 
 from collections.abc import Sequence
 
-from fedapp.errors import ConfigError
 from fedapp.strategy import FederatedStrategy
 from fedapp.wire import Update
 
@@ -26,9 +25,5 @@ class QSGD(FedPAQ):
 
     def setup(self) -> None:
         """Refuse anything else."""
-        config = self.config
         self.demand_one_step("QSGD")
-        if config.clients_per_round != config.num_clients:
-            raise ConfigError(
-                f"QSGD needs all clients in every round: set clients-per-round = {config.num_clients}."
-            )
+        self.demand_all_clients("QSGD")

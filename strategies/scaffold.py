@@ -19,7 +19,7 @@ class Scaffold(FederatedStrategy):
 
     def setup(self) -> None:
         """Start with c = 0."""
-        self.demand_uniform_weighting("SCAFFOLD's c is the plain mean over all N clients")
+        self.demand_uniform_weighting("The control variate c is the plain mean over all N clients")
         self.warn_of_variance()
         self.c = np.zeros_like(self.x)
 
@@ -30,4 +30,8 @@ class Scaffold(FederatedStrategy):
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along the mean update, and renew c."""
         self.x = self.x - self.server_lr * self.mean(updates, "u")
+        self.renew_c(updates)
+
+    def renew_c(self, updates: Sequence[Update]) -> None:
+        """Keep c the mean of all the clients' c_i."""
         self.c = self.c + self.sum(updates, "dc") / self.config.num_clients

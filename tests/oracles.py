@@ -298,3 +298,125 @@ def vrdiana(
             h_i[i] = h_i[i] + alpha * q[i]
         h = h + alpha * (len(S) / N) * mean
         yield x
+
+
+def fedcet(
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    tau: int,
+    lr: float,
+    c: float,
+    Q: Quantize = lambda name, k, i, v: v,
+    decay: float = 1.0,
+) -> Iterator[Vector]:
+    """FedCET in the drift form. Compressed, z_i is what the others see of it, x + Q(z_i - x)."""
+    N = len(cohorts[0])
+    x_i = [x - lr * g(i, x) for i in range(N)]
+    d = np.zeros((N, len(x)))
+    for k, _ in enumerate(cohorts, 1):
+        if k > 1:
+            lr = lr * decay
+            for _ in range(tau - 1):
+                x_i = [x_i[i] - lr * (g(i, x_i[i]) + d[i]) for i in range(N)]
+        z_i = [x_i[i] - lr * (g(i, x_i[i]) + d[i]) for i in range(N)]
+        z_i = [x + Q("p", k, i, z_i[i] - x) for i in range(N)]
+        z = sum(z_i) / N
+        for i in range(N):
+            d[i] = d[i] + c * (z_i[i] - z)
+            x_i[i] = z_i[i] - lr * c * (z_i[i] - z)
+        x = z
+        yield x
+
+
+def fedcet_recursion(
+    x: Vector, g: Gradient, N: int, rounds: int, tau: int, alpha: float, c: float
+) -> Iterator[Vector]:
+    """Equation 2 of FedCET's supplement with W(t) of equation 1 and the start (5).
+
+    A column of X is a client. Yields the mean of x_i(t + 1) after each exchange, t = 0, tau, 2 tau, ...
+    """
+
+    def gradients(X: Vector) -> Vector:
+        return np.stack([g(i, X[:, i]) for i in range(N)], axis=1)
+
+    xi = c * alpha
+    mixing = (1 - xi) * np.eye(N) + xi * np.ones((N, N)) / N
+    before = np.stack([x] * N, axis=1)  # X(-1)
+    X = before - alpha * gradients(before)  # X(0)
+    for t in range((rounds - 1) * tau + 1):
+        W = mixing if t % tau == 0 else np.eye(N)
+        after = (2 * X - before - alpha * gradients(X) + alpha * gradients(before)) @ W
+        before, X = X, after
+        if t % tau == 0:
+            yield X.mean(axis=1)
+
+
+def feddyn(
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    tau: int,
+    lr: float,
+    N: int,
+    alpha: float,
+    Q: Quantize = lambda name, k, i, v: v,
+) -> Iterator[Vector]:
+    """FedDyn; compressed, the y_i of both sides is what is sent, x - Q(x - y_i)."""
+    h_i, h = np.zeros((N, len(x))), np.zeros_like(x)
+    for k, S in enumerate(cohorts, 1):
+        y = {i: x.copy() for i in S}
+        for i in S:
+            for _ in range(tau):
+                y[i] = y[i] - lr * (g(i, y[i]) - h_i[i] + alpha * (y[i] - x))
+            y[i] = x - Q("u", k, i, x - y[i])
+            h_i[i] = h_i[i] - alpha * (y[i] - x)
+        h = h - alpha * sum(y[i] - x for i in S) / N
+        x = sum(y.values()) / len(S) - h / alpha
+        yield x
+
+
+def feddc(
+    x: Vector, g: Gradient, cohorts: Cohorts, tau: int, lr: float, N: int, alpha: float
+) -> Iterator[Vector]:
+    """FedDC; the server averages h over all clients itself, sampled or not."""
+    h, c_i, c = np.zeros((N, len(x))), np.zeros((N, len(x))), np.zeros_like(x)
+    for S in cohorts:
+        y, changes = {}, []
+        for i in S:
+            y[i] = x.copy()
+            for _ in range(tau):
+                y[i] = y[i] - lr * (g(i, y[i]) + alpha * (y[i] + h[i] - x) - c_i[i] + c)
+            renewed = c_i[i] - c + (x - y[i]) / (tau * lr)
+            changes.append(renewed - c_i[i])
+        for i, change in zip(S, changes, strict=True):
+            c_i[i] = c_i[i] + change
+            h[i] = h[i] + (y[i] - x)
+        c = c + (len(S) / N) * sum(changes) / len(S)
+        x = sum(y.values()) / len(S) + h.mean(axis=0)
+        yield x
+
+
+def mimelite(
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    tau: int,
+    lr: float,
+    server_lr: float,
+    beta: float,
+    noisy: Callable[[int, int, int, Vector], Vector],
+) -> Iterator[Vector]:
+    """MimeLite: `noisy(k, i, t, y)` is client i's mini-batch gradient, g(i, x) its full one."""
+    m = np.zeros_like(x)
+    for k, S in enumerate(cohorts, 1):
+        us = []
+        for i in S:
+            y = x.copy()
+            for t in range(tau):
+                y = y - lr * ((1 - beta) * noisy(k, i, t, y) + beta * m)
+            us.append(x - y)
+        full = sum(g(i, x) for i in S) / len(S)
+        x = x - server_lr * sum(us) / len(S)
+        m = (1 - beta) * full + beta * m
+        yield x

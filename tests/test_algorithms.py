@@ -96,6 +96,21 @@ def vrdiana(
     return oracles.vrdiana(x, g, cohorts, **numbers, noisy=noisy, renew=renew)
 
 
+def mimelite(
+    x: oracles.Vector, g: oracles.Gradient, cohorts: oracles.Cohorts, **numbers: Any
+) -> Any:
+    config = numbers.pop("config")
+
+    def noisy(k: int, i: int, t: int, y: oracles.Vector) -> oracles.Vector:
+        draws = generator(config.seed, "batches", k, i).standard_normal(
+            (config.local_steps, len(y))
+        )
+        noisy: oracles.Vector = g(i, y) + config.quadratic.noise * draws[t]
+        return noisy
+
+    return oracles.mimelite(x, g, cohorts, **numbers, noisy=noisy)
+
+
 Q, CONFIG = object(), object()  # stand for the quantizer, and the config, of a case
 QSGD: dict[str, Value] = {"compressor": "qsgd", "qsgd__levels": 8}
 
@@ -217,6 +232,50 @@ CASES = {
         full=True,
         float32=False,
     ),
+    "fedcet": Case(
+        "fedcet", {"fedcet__c": 0.6}, oracles.fedcet, {"c": 0.6}, sampled=False, full=True
+    ),
+    "fedcet, its own c": Case(
+        "fedcet", {}, oracles.fedcet, {"c": 1 / ((TAU + 3) * LR)}, sampled=False, full=True
+    ),
+    "fedcet, one step": Case(
+        "fedcet",
+        {"fedcet__c": 1.0, "local_steps": 1},
+        oracles.fedcet,
+        {"c": 1.0, "tau": 1},
+        sampled=False,
+        full=True,
+    ),
+    "fedcet, compressed": Case(
+        "fedcet",
+        {**QSGD, "fedcet__c": 0.6},
+        oracles.fedcet,
+        {"c": 0.6, "Q": Q},
+        sampled=False,
+        full=True,
+        float32=False,
+    ),
+    "feddyn": Case(
+        "feddyn", {"feddyn__alpha": 0.4}, oracles.feddyn, {"N": N, "alpha": 0.4}, full=True
+    ),
+    "feddyn, compressed": Case(
+        "feddyn",
+        {**QSGD, "feddyn__alpha": 0.4},
+        oracles.feddyn,
+        {"N": N, "alpha": 0.4, "Q": Q},
+        full=True,
+        float32=False,
+    ),
+    "feddc": Case(
+        "feddc", {"feddc__alpha": 0.05}, oracles.feddc, {"N": N, "alpha": 0.05}, full=True
+    ),
+    "mimelite": Case(
+        "mimelite",
+        {"mimelite__beta": 0.7, "server_lr": 0.9, "quadratic__noise": 0.5},
+        mimelite,
+        {"server_lr": 0.9, "beta": 0.7, "config": CONFIG},
+        full=True,
+    ),
     "diana": Case(
         "diana",
         {**QSGD, "local_steps": 1},
@@ -233,7 +292,7 @@ CASES = {
     ),
 }
 DECAY: dict[str, Value] = {"lr_schedule": "exponential", "lr_decay": 0.9}
-for _name in ("fedcom", "fedgate", "fedcomgate", "scaffold"):
+for _name in ("fedcom", "fedgate", "fedcomgate", "scaffold", "fedcet"):
     _case = CASES[_name]
     CASES[f"{_name}, lr decays"] = replace(
         _case, keys=_case.keys | DECAY, numbers=_case.numbers | {"decay": 0.9}

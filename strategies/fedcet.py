@@ -1,0 +1,55 @@
+"""FedCET: exact with one vector each way a round, with all clients.
+
+FedCET's supplement: equation 2 with the mixing matrix W(t) and the start (5), in its drift form.
+
+Down: x = z, the mean of all z_i. Up: z_i, as p_i = z_i - x. Client state: z_i and d_i, whose sum over
+all clients is zero. The client takes z in only when it is next invited, so an exchange begins at
+the end of one round and is completed at the start of the next.
+"""
+
+from collections.abc import Sequence
+
+from clients.fedcet import exchange_gain, largest_gain
+from fedapp.errors import ConfigError, RunError
+from fedapp.strategy import FederatedStrategy
+from fedapp.wire import Update
+
+
+class FedCET(FederatedStrategy):
+    """x <- mean(z_i)."""
+
+    def setup(self) -> None:
+        """Refuse what the method is not made for."""
+        config = self.config
+        self.demand_all_clients("FedCET")
+        self.demand_no_server_lr("FedCET")
+        self.demand_uniform_weighting("FedCET's z is the plain mean over all N clients")
+        if config.local_epochs:
+            raise ConfigError(
+                "FedCET needs the same tau for all: set local-steps, local-epochs = 0."
+            )
+        if not self.options.c < largest_gain(config):
+            raise ConfigError(
+                f"fedcet.c = {self.options.c:g} is not allowed: it must be below 2/((tau + 3) lr) = "
+                f"{largest_gain(config):.6g}, or 0 to choose a safe one."
+            )
+        if not self.options.c:
+            self.notes.append(
+                f"FedCET uses c = {exchange_gain(config):.6g}, half of its bound 2/((tau + 3) lr)"
+            )
+        self.warn_of_variance()
+        self.min_clients = config.num_clients
+
+    def aggregate(self, updates: Sequence[Update]) -> None:
+        """Take the mean of the z_i."""
+        self.x = self.x + self.mean(updates, "p")
+
+    def thin_round(self, round_: int, missing: Sequence[int], reason: str) -> None:
+        """End the run, unless such a round is to be repeated."""
+        if self.options.on_failure == "end":
+            who = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+            raise RunError(
+                f"FedCET needs every client in every round, and in round {round_} there was no update "
+                f"from client {who} ({reason}): mend that, or set "
+                'fedcet.on-failure = "skip" to repeat such a round.'
+            )

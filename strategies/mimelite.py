@@ -1,0 +1,31 @@
+"""MimeLite: local steps mimic a server's SGD with momentum.
+
+Karimireddy et al., Breaking the Centralized Barrier for Cross-Device Federated Learning, NeurIPS 2021.
+
+Down: x and m. Up: u_i = x - y_i and G_i(x), two vectors. Server state: m. No client state.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedapp.strategy import FederatedStrategy
+from fedapp.wire import Arrays, Update
+
+
+class MimeLite(FederatedStrategy):
+    """x <- x - server-lr * mean(u_i); m <- (1 - beta) mean(G_i(x)) + beta m."""
+
+    def setup(self) -> None:
+        """Start without momentum."""
+        self.m = np.zeros_like(self.x)
+
+    def broadcast(self) -> Arrays:
+        """Send x and m."""
+        return {"x": self.x, "m": self.m}
+
+    def aggregate(self, updates: Sequence[Update]) -> None:
+        """Step along the mean update, and renew the momentum from full gradients."""
+        beta = self.options.beta
+        self.x = self.x - self.server_lr * self.mean(updates, "u")
+        self.m = (1 - beta) * self.mean(updates, "G") + beta * self.m
