@@ -13,8 +13,8 @@ def largest_gain(config: RunConfig) -> float:
 
 
 def exchange_gain(config: RunConfig) -> float:
-    """Return c; if it is 0, the middle of what is allowed."""
-    return float(config.fedcet.c) or largest_gain(config) / 2
+    """Return c; if it is 0, nine tenths of what is allowed, which was fastest."""
+    return float(config.fedcet.c) or 0.9 * largest_gain(config)
 
 
 class FedCETClient(Client):

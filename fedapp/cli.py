@@ -1,6 +1,8 @@
 """The `fedapp` command."""
 
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -136,6 +138,35 @@ def table(
             cells += [human_bytes(spent.downlink_bytes)]
             cells += [f"{spent.seconds:,.0f} s", f"{spent.seconds_nominal:,.0f} s"]
         typer.echo("| " + " | ".join(cells) + " |")
+
+
+PRESETS = Path(__file__).parents[1] / "experiments" / "theory"
+
+
+@app.command()
+def theory(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="which to check; default: all")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="directory for runs and pictures; complete runs there are kept"),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", help="runs at a time; 0: in this process")
+    ] = os.cpu_count() or 1,
+    presets: Annotated[
+        Path, typer.Option("--presets", help="directory of the theorems' sweeps")
+    ] = PRESETS,
+) -> None:
+    """Check the papers' theorems: run them, fit the rates, and say which hold."""
+    from fedapp.report.theory import check_theorems
+
+    directory = (
+        out or Path.home() / "fedapp-results" / time.strftime("theory-%Y%m%d-%H%M%S")
+    ).absolute()
+    if not check_theorems(names or [], presets, directory, workers):
+        sys.exit(1)
 
 
 def _check_picture(output: Path) -> None:

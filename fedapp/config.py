@@ -95,7 +95,7 @@ class ScaffoldKeys(_Table):
 class FedCetKeys(_Table):
     """FedCET."""
 
-    c: float = Field(0.0, ge=0, description="gain of the exchange; 0: half of its bound")
+    c: float = Field(0.0, ge=0, description="gain of the exchange; 0: 0.9 of its bound")
     on_failure: Literal["end", "skip"] = Field(
         "end", description="a client gives no update: end the run, or repeat the round"
     )
@@ -178,6 +178,16 @@ class QuadraticKeys(_Table):
     condition: float = Field(10.0, ge=1, description="condition number of every client's Hessian")
     heterogeneity: float = Field(1.0, ge=0, description="spread of the clients' own optima")
     noise: float = Field(0.0, ge=0, description="standard deviation of the gradient noise")
+    hessians: Literal["own", "shared"] = Field("own", description="each client's, or the same")
+    flat: int = Field(0, ge=0, description="directions in which no client's quadratic changes")
+
+
+class ErmKeys(_Table):
+    """The binary problems, `model = "logistic"` and `"sigmoid-erm"`."""
+
+    positive: int = Field(0, ge=0, description="the class that is told from others")
+    negative: int = Field(-1, ge=-1, description="the other class; -1: all the rest")
+    regularization: float = Field(1e-4, ge=0, description="lambda over the smoothness L")
 
 
 class TimeKeys(_Table):
@@ -222,7 +232,7 @@ class RunConfig(_Table):
     )
     partition_alpha: float = Field(0.5, gt=0, description="of the Dirichlet partition")
     classes_per_client: int = Field(2, ge=1, description="of the classes partition")
-    model: str = Field("mlp-200", description="logreg, mlp-<width>-..., lenet5 or resnet20")
+    model: str = Field("mlp-200", description="a network's name, logistic or sigmoid-erm")
     norm: Literal["batch", "group"] = Field("batch", description="normalisation in resnet20")
     dtype: Literal["float32", "float64"] = Field("float32", description="of all numbers")
     device: str = Field("cpu", description="cpu, cuda or cuda:<n>, for training and evaluation")
@@ -254,6 +264,7 @@ class RunConfig(_Table):
     topk: TopKKeys = TopKKeys()
     randk: RandKKeys = RandKKeys()
     quadratic: QuadraticKeys = QuadraticKeys()
+    erm: ErmKeys = ErmKeys()
     time: TimeKeys = TimeKeys()
 
     @field_validator("run_name", "dataset")

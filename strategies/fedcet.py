@@ -35,7 +35,7 @@ class FedCET(FederatedStrategy):
             )
         if not self.options.c:
             self.notes.append(
-                f"FedCET uses c = {exchange_gain(config):.6g}, half of its bound 2/((tau + 3) lr)"
+                f"FedCET uses c = {exchange_gain(config):.6g}, nine tenths of its bound 2/((tau + 3) lr)"
             )
         self.warn_of_variance()
         self.min_clients = config.num_clients

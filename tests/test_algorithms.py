@@ -236,7 +236,7 @@ CASES = {
         "fedcet", {"fedcet__c": 0.6}, oracles.fedcet, {"c": 0.6}, sampled=False, full=True
     ),
     "fedcet, its own c": Case(
-        "fedcet", {}, oracles.fedcet, {"c": 1 / ((TAU + 3) * LR)}, sampled=False, full=True
+        "fedcet", {}, oracles.fedcet, {"c": 0.9 * 2 / ((TAU + 3) * LR)}, sampled=False, full=True
     ),
     "fedcet, one step": Case(
         "fedcet",

@@ -23,6 +23,8 @@ _KEYS = [
     "dtype",
     "batch_size",
     "quadratic",
+    "erm",
+    "weighting",
 ]
 
 
@@ -45,6 +47,10 @@ def _make_problem(config: RunConfig) -> Problem:
         from fedapp.models.quadratic import Quadratic
 
         return Quadratic(config)
+    if config.model in ("logistic", "sigmoid-erm"):
+        from fedapp.models.erm import LinearERM
+
+        return LinearERM(config)
     from fedapp.models.classification import Classification
 
     return Classification(config)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from fedapp.config import LocalWork, RunConfig
 from fedapp.data import ImageData, load_images, load_partition
 from fedapp.errors import ConfigError
+from fedapp.models.batches import shuffled_batches
 from fedapp.models.flat import FlatModel
 from fedapp.models.networks import make_network
 from fedapp.models.problem import Vector
@@ -102,14 +103,8 @@ class ClientImages:
         self.buffers = problem.model.buffers
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Batch]:
-        """Go through the data in a new order each pass; the last batch of a pass may be short."""
-        size = work.batch(self.num_examples)
-        per_pass = -(-self.num_examples // size)
-        for step in range(work.num_steps(self.num_examples)):
-            if step % per_pass == 0:
-                order = rng.permutation(self.indices)
-            start = step % per_pass * size
-            yield order[start : start + size]
+        """Go through the data in a new order each pass."""
+        return shuffled_batches(self.indices, work, rng)
 
     def loss_gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return loss and gradient on a batch of sample indices."""

@@ -124,6 +124,6 @@ def make_network(name: str, shape: Shape, num_classes: int, norm: str, seed: int
             case _ if re.fullmatch(r"mlp(-[1-9]\d{0,5})+", name):
                 return mlp(shape, num_classes, [int(w) for w in name.split("-")[1:]])
     raise ConfigError(
-        f"model = {name!r} is not known: choose logreg, lenet5, resnet20, or mlp with its hidden "
-        "widths, such as mlp-200-200."
+        f"model = {name!r} is not known: choose logreg, lenet5, resnet20, mlp with its hidden widths, "
+        "such as mlp-200-200, or for two classes logistic or sigmoid-erm."
     )

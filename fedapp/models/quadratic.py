@@ -1,8 +1,9 @@
 """Quadratics with unequal Hessians: the problem on which exact methods show that they are.
 
 f_i(x) = 1/2 (x - b_i)' A_i (x - b_i), f = mean of the f_i, x* in closed form. The eigenvalues of
-every A_i lie in [1 / condition, 1], in axes of the client's own: with equal Hessians every method
-would look exact.
+every A_i lie in [1 / condition, 1], in axes of the client's own: with equal Hessians
+(`quadratic.hessians = "shared"`) every method would look exact. In `quadratic.flat` directions, the
+same for all, they are 0: f then satisfies the PL condition only, and x* is the optimum nearest to 0.
 """
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from fedapp.config import LocalWork, RunConfig
+from fedapp.errors import ConfigError
 from fedapp.models.problem import Vector
 from fedapp.randomness import Generator, generator
 
@@ -24,6 +26,11 @@ class Quadratic:
 
     def __init__(self, config: RunConfig) -> None:
         keys, dtype = config.quadratic, getattr(torch, config.dtype)
+        if keys.flat >= keys.dim:
+            raise ConfigError(
+                f"quadratic.flat = {keys.flat} leaves nothing to minimise: set it below "
+                f"quadratic.dim = {keys.dim}."
+            )
         with threadpool_limits(1):  # the last bits must not depend on how many threads there are
             drawn = [_draw(config, client) for client in range(config.num_clients)]
         self.A = torch.tensor(np.stack([a for a, _ in drawn]), dtype=dtype)
@@ -33,7 +40,8 @@ class Quadratic:
         A, b = self.A.numpy().astype(np.float64), self.b.numpy().astype(np.float64)
         self._A, self._b = A, b
         with threadpool_limits(1):
-            self.optimum = np.linalg.solve(A.sum(0), np.einsum("cij,cj->i", A, b))
+            # Without flat directions this is the one solution; with some, the shortest.
+            self.optimum = np.linalg.lstsq(A.sum(0), np.einsum("cij,cj->i", A, b), rcond=1e-10)[0]
         self.lowest = self.value(self.optimum)
 
     def initial(self) -> tuple[Vector, Vector]:
@@ -51,12 +59,14 @@ class Quadratic:
         return float(0.5 * np.einsum("ci,cij,cj->c", away, self._A, away).mean())
 
     def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
-        """Return f(x) - f* and |x - x*|."""
+        """Return f(x) - f*, |x - x*| and |grad f(x)|^2."""
         point = x.astype(np.float64)
+        slope = np.einsum("cij,cj->i", self._A, point - self._b) / len(self._b)
         return {
             "test_loss": self.value(point),
             "gap": self.value(point) - self.lowest,
             "distance": float(np.linalg.norm(point - self.optimum)),
+            "squared_gradient": float(slope @ slope),
         }
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
@@ -67,8 +77,18 @@ class Quadratic:
 def _draw(config: RunConfig, client: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     keys = config.quadratic
     rng = generator(config.seed, "quadratic", client=client)
-    axes, _ = np.linalg.qr(rng.standard_normal((keys.dim, keys.dim)))
-    eigenvalues = keys.condition ** -np.linspace(0, 1, keys.dim)
+    steep = keys.dim - keys.flat
+    drawn = rng.standard_normal((keys.dim, keys.dim))
+    if keys.hessians == "shared":
+        drawn = generator(config.seed, "quadratic axes").standard_normal((keys.dim, keys.dim))
+    if keys.flat:  # axes in the space that all share
+        space, _ = np.linalg.qr(
+            generator(config.seed, "quadratic space").standard_normal((keys.dim, steep))
+        )
+        axes = space @ np.linalg.qr(drawn[:steep, :steep])[0]
+    else:
+        axes, _ = np.linalg.qr(drawn)
+    eigenvalues = keys.condition ** -np.linspace(0, 1, steep)
     own = 1 + keys.heterogeneity * rng.standard_normal(keys.dim)
     return (axes * eigenvalues) @ axes.T, own
 

@@ -1,0 +1,49 @@
+"""Many small runs at once: each on InlineGrid, in a process of its own kind, several at a time.
+
+For problems so small that one run cannot keep several workers busy.
+"""
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError, RunError
+
+
+def run_quietly(config: RunConfig) -> str:
+    """Run a named config in this process, unless it is complete; return why it ended early, or ''."""
+    import logging
+
+    from fedapp import client_app, server_app
+    from fedapp.engine import InlineGrid
+    from fedapp.records import was_completed
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        if was_completed(config):
+            return ""
+        try:
+            server_app.run(InlineGrid(client_app.app, config.flat()), config)
+        except (ConfigError, RunError) as error:
+            return str(error)
+    return ""
+
+
+def run_all(configs: Sequence[RunConfig], workers: int) -> Iterator[tuple[RunConfig, str]]:
+    """Run named configs, `workers` at a time (0: in this process); yield each as it ends."""
+    if workers == 0:
+        for config in configs:
+            yield config, run_quietly(config)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        running = {pool.submit(run_quietly, config): config for config in configs}
+        try:
+            for ended in as_completed(running):
+                yield running[ended], ended.result()
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,89 @@
+"""Run the theorems' sweeps, and show what they came to: a table, and a picture each."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedapp.config import RunConfig, parse_run_config, writable_directory
+from fedapp.errors import ConfigError
+from fedapp.parallel import run_all
+from fedapp.report.curves import load_runs
+from fedapp.report.panels import draw_panels
+from fedapp.sweep import read_runs
+from fedapp.theory import THEOREMS, Finding, Outcome
+
+
+def plan(name: str, presets: Path, directory: Path) -> list[RunConfig]:
+    """Return the runs of a theorem's sweep."""
+    path = presets / f"{name}.toml"
+    if not path.is_file():
+        raise ConfigError(
+            f"{path} is not there: run this in a clone of the repository, or give --presets."
+        )
+    where = {"results-dir": str(directory / name)}
+    return [
+        parse_run_config(run.values | {"run-name": run.name} | where) for run in read_runs(path)
+    ]
+
+
+def conclude(name: str, directory: Path) -> Outcome:
+    """Read a theorem's runs and compare them with what it says."""
+    return THEOREMS[name].check(load_runs([directory / name]))
+
+
+def check_theorems(names: Sequence[str], presets: Path, directory: Path, workers: int) -> bool:
+    """Check the theorems (all, if none is named); return whether all of them hold."""
+    for name in names:
+        if name not in THEOREMS:
+            raise ConfigError(f"There is no theorem {name!r}: choose {', '.join(THEOREMS)}.")
+    chosen = list(names) or list(THEOREMS)
+    planned = {name: plan(name, presets, directory) for name in chosen}
+    writable_directory("--out", directory)
+    console = Console(highlight=False)
+    # Long runs first, so that no worker is left with one at the end.
+    configs = sorted(
+        (config for runs in planned.values() for config in runs),
+        key=lambda c: -c.num_rounds * c.clients_per_round * (3 + c.local_steps),
+    )
+    progress = Progress(
+        TextColumn("running"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+    with progress:
+        task = progress.add_task("", total=len(configs))
+        for _, _ in run_all(configs, workers):
+            progress.advance(task)
+    outcomes = {name: conclude(name, directory) for name in chosen}
+    for name, outcome in outcomes.items():
+        draw_panels(outcome.panels, THEOREMS[name].title, directory / f"{name}.png")
+    rows = [(THEOREMS[name].title, f) for name, o in outcomes.items() for f in o.findings]
+    (directory / "theory.md").write_text(markdown(rows))
+    facts = [{"theorem": title} | asdict(finding) for title, finding in rows]
+    (directory / "theory.json").write_text(json.dumps(facts, indent=2) + "\n")
+    console.print(table(rows))
+    held = sum(finding.holds for _, finding in rows)
+    console.print(f"{held} of {len(rows)} hold. Table and pictures: {directory}")
+    return held == len(rows)
+
+
+def table(rows: Iterable[tuple[str, Finding]]) -> Table:
+    """Lay the findings out for a terminal."""
+    shown = Table("theorem", "predicted", "observed", "holds")
+    for title, finding in rows:
+        holds = "yes" if finding.holds else "[bold red]NO[/]"
+        shown.add_row(f"{title}: {finding.claim}", finding.predicted, finding.observed, holds)
+    return shown
+
+
+def markdown(rows: Iterable[tuple[str, Finding]]) -> str:
+    """Write the findings as a Markdown table."""
+    lines = ["| theorem | predicted | observed | holds |", "|---|---|---|---|"]
+    for title, f in rows:
+        cells = (f"{title}: {f.claim}", f.predicted, f.observed, "yes" if f.holds else "**no**")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
