@@ -50,6 +50,7 @@ def check_theorems(names: Sequence[str], presets: Path, directory: Path, workers
         (config for runs in planned.values() for config in runs),
         key=lambda c: -c.num_rounds * c.clients_per_round * (3 + c.local_steps),
     )
+    console.print(f"{len(configs)} runs, {max(workers, 1)} at a time, in {directory}")
     progress = Progress(
         TextColumn("running"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         console=console, transient=True, disable=not console.is_terminal,
