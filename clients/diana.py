@@ -41,10 +41,7 @@ class VRDIANAClient(DIANAClient):
         if "w" not in self.state:
             self._take_snapshot(x)
         g = self.gradient(x, batch).clone()
-        statistics = self.objective.buffers.clone()
-        g -= self.gradient(self.state["w"], batch)
-        self.objective.buffers.copy_(statistics)
-        self.losses.pop()  # the one at w
+        g -= self.gradient_aside(self.state["w"], batch)
         g += self.state["G_w"]
         work, examples = self.config.local_work, self.objective.num_examples
         p = self.options.probability or 1 / -(-examples // work.batch(examples))

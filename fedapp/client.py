@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
-from fedapp.models.problem import Objective
+from fedapp.models.problem import Loss, NetworkObjective, Objective
 from fedapp.randomness import generator
 
 State = dict[str, Tensor]
@@ -72,6 +72,13 @@ class Client(NumPyClient):
         self.losses.append(loss)
         return self._decayed(g, y)
 
+    def gradient_aside(self, y: Tensor, batch: Any) -> Tensor:
+        """Return g(y) at a point that is not trained: neither loss nor statistics count."""
+        statistics = self.objective.buffers.clone()
+        g = self._decayed(self.objective.loss_gradient(y, batch)[1].clone(), y)
+        self.objective.buffers.copy_(statistics)
+        return g
+
     def full_gradient(self, y: Tensor) -> Tensor:
         """Return G_i(y), weight decay included."""
         return self._decayed(self.objective.full_gradient(y), y)
@@ -122,3 +129,15 @@ class Client(NumPyClient):
         if name not in self._payloads:
             self.compressed(name, vector)
         return np.frombuffer(self._payloads[name], np.uint8)
+
+
+class NetworkClient(Client):
+    """A client whose loss looks into the network."""
+
+    objective: NetworkObjective
+
+    def gradient(self, y: Tensor, batch: Any, loss: Loss | None = None) -> Tensor:
+        """Return the gradient of `loss`; without one, of the cross-entropy."""
+        value, g = self.objective.loss_gradient(y, batch, loss)
+        self.losses.append(value)
+        return self._decayed(g, y)

@@ -127,6 +127,38 @@ class FedComGateKeys(_Table):
     )
 
 
+class MoonKeys(_Table):
+    """MOON."""
+
+    mu: float = Field(1.0, ge=0, description="weight of the contrastive loss")
+    temperature: float = Field(0.5, gt=0, description="T of the contrastive loss")
+
+
+class MoonMKeys(MoonKeys, FedAvgMKeys):
+    """MOON with server momentum."""
+
+
+class FedMlbKeys(_Table):
+    """FedMLB."""
+
+    lambda1: float = Field(1.0, ge=0, description="weight of the paths' cross-entropy")
+    lambda2: float = Field(1.0, ge=0, description="weight of the paths' divergence")
+    temperature: float = Field(1.0, gt=0, description="T of the divergence")
+
+
+class FedMlbMKeys(FedMlbKeys, FedAvgMKeys):
+    """FedMLB with server momentum."""
+
+
+class GradMaKeys(_Table):
+    """GradMA, GradMA-W and GradMA-S."""
+
+    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
+    beta2: float = Field(0.5, ge=0, lt=1, description="how much of the memory stays each round")
+    memory_size: int = Field(0, ge=0, description="clients in the memory; 0: 100, or all if fewer")
+    scope: Literal["layer", "model"] = Field("layer", description="what is projected at once")
+
+
 class DianaKeys(_Table):
     """DIANA."""
 
@@ -257,6 +289,11 @@ class RunConfig(_Table):
     feddyn: FedDynKeys = FedDynKeys()
     feddc: FedDcKeys = FedDcKeys()
     mimelite: MimeLiteKeys = MimeLiteKeys()
+    moon: MoonKeys = MoonKeys()
+    moonm: MoonMKeys = MoonMKeys()
+    fedmlb: FedMlbKeys = FedMlbKeys()
+    fedmlbm: FedMlbMKeys = FedMlbMKeys()
+    gradma: GradMaKeys = GradMaKeys()
     diana: DianaKeys = DianaKeys()
     vrdiana: VrDianaKeys = VrDianaKeys()
     qsgd: QsgdKeys = QsgdKeys()
@@ -305,8 +342,8 @@ class RunConfig(_Table):
 
     @property
     def options(self) -> Any:
-        """The algorithm's own keys, or None if it has none."""
-        return getattr(self, self.algorithm, None)
+        """The algorithm's own keys, or None if it has none; gradma-w and gradma-s share gradma's."""
+        return getattr(self, self.algorithm.partition("-")[0], None)
 
     @property
     def local_work(self) -> LocalWork:

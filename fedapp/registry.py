@@ -9,14 +9,18 @@ from clients.fedcet import FedCETClient
 from clients.fedcomgate import FedCOMClient, FedCOMGATEClient, FedGATEClient
 from clients.feddc import FedDCClient
 from clients.feddyn import FedDynClient
+from clients.fedmlb import FedMLBClient
 from clients.fedpaq import FedPAQClient
+from clients.gradma import GradMAClient
 from clients.mifa import MIFAClient
 from clients.mimelite import MimeLiteClient
+from clients.moon import MOONClient
 from clients.scaffold import ScaffoldClient
 from fedapp.client import Client
 from fedapp.compression import Compressor, make_compressor
 from fedapp.config import QsgdKeys, RandKKeys, RunConfig, TopKKeys, UniformKeys
 from fedapp.errors import ConfigError
+from fedapp.models.classification import Classification
 from fedapp.models.problem import Problem
 from fedapp.strategy import FederatedStrategy
 from strategies.averaging import FedAdam, FedAvg, FedAvgM
@@ -26,6 +30,7 @@ from strategies.fedcomgate import FedCOM, FedCOMGATE, FedGATE
 from strategies.feddc import FedDC
 from strategies.feddyn import FedDyn
 from strategies.fedpaq import QSGD, FedPAQ
+from strategies.gradma import GradMA
 from strategies.mifa import MIFA
 from strategies.mimelite import MimeLite
 from strategies.scaffold import Scaffold
@@ -35,7 +40,8 @@ from strategies.scaffold import Scaffold
 class Algorithm:
     """An algorithm; `stateful` if its clients remember something between rounds.
 
-    `compressor` is what its clients use unless the config names another.
+    `compressor` is what its clients use unless the config names another; `network` if it looks into
+    one, and so cannot do with another kind of problem.
     """
 
     name: str
@@ -44,6 +50,7 @@ class Algorithm:
     client: type[Client]
     stateful: bool = False
     compressor: str = "none"
+    network: bool = False
 
 
 ALGORITHMS = {
@@ -91,6 +98,21 @@ ALGORITHMS = {
             "feddc", "drift tracked, and control variates", FedDC, FedDCClient, stateful=True
         ),
         Algorithm("mimelite", "local steps with the server's momentum", MimeLite, MimeLiteClient),
+        Algorithm("moon", "FedAvg with a contrastive loss", FedAvg, MOONClient, True, network=True),
+        Algorithm(
+            "moonm", "MOON with momentum on the server", FedAvgM, MOONClient, True, network=True
+        ),
+        Algorithm(
+            "fedmlb", "FedAvg with paths through x's blocks", FedAvg, FedMLBClient, network=True
+        ),
+        Algorithm(
+            "fedmlbm", "FedMLB with momentum on the server", FedAvgM, FedMLBClient, network=True
+        ),
+        Algorithm("gradma", "GradMA-W's workers and GradMA-S's server", GradMA, GradMAClient, True),
+        Algorithm(
+            "gradma-w", "local steps that agree with earlier ones", FedAvg, GradMAClient, True
+        ),
+        Algorithm("gradma-s", "a server step that agrees with a memory", GradMA, FedAvgClient),
         Algorithm(
             "diana",
             "compressed differences between gradients and shifts",
@@ -156,5 +178,10 @@ def _make_compressor(
 def make_strategy(config: RunConfig, problem: Problem) -> FederatedStrategy:
     """Return the config's algorithm on the server's side, at the problem's start."""
     algorithm = find_algorithm(config)
-    compressor = find_compressor(config, problem.tensor_sizes)
-    return algorithm.strategy(config, algorithm.client, *problem.initial(), compressor)
+    if algorithm.network and not isinstance(problem, Classification):
+        raise ConfigError(
+            f"{algorithm.name} looks into a network: choose an image data set and a network as model."
+        )
+    sizes = problem.tensor_sizes
+    compressor = find_compressor(config, sizes)
+    return algorithm.strategy(config, algorithm.client, *problem.initial(), compressor, sizes)

@@ -40,12 +40,14 @@ class FederatedStrategy(Strategy):
         x: Vector,
         buffers: Vector,
         compressor: Compressor | None = None,
+        tensor_sizes: tuple[int, ...] = (),
     ) -> None:
         self.config = config
         self.options = config.options
         self.server_lr = config.server_lr or self.default_server_lr
         self.x = x
         self.buffers = buffers
+        self.tensor_sizes = tensor_sizes or (x.size,)  # of the pieces that x is made of
         self.hosting = Hosting(config.num_clients)
         self.state_dir = config.state_dir
         self.compressor = compressor  # of what clients send

@@ -4,6 +4,7 @@ Each yields the model x after every round. `gradient(i, y)` is client i's gradie
 each round's sampled clients.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -420,3 +421,194 @@ def mimelite(
         x = x - server_lr * sum(us) / len(S)
         m = (1 - beta) * full + beta * m
         yield x
+
+
+# GradMA. `P(v, C)` is the projection by a solver that works on the primal problem.
+
+
+def quadratic_program(v: Vector, C: Vector) -> Vector:
+    """Return argmin 1/2 |p - v|^2 with <C_j, p> >= 0, by Goldfarb and Idnani's method."""
+    from quadprog import solve_qp
+
+    lengths = np.linalg.norm(C, axis=1)
+    C = C[lengths > 0] / lengths[lengths > 0, None]
+    if not len(C):
+        return v
+    solved: Vector = solve_qp(np.eye(len(v)), v, C.T, np.zeros(len(C)))[0]
+    return solved
+
+
+def in_pieces(v: Vector, C: Vector, sizes: tuple[int, ...]) -> Vector:
+    """Project each piece of the vectors by itself."""
+    parts, start = [], 0
+    for size in sizes:
+        end = start + size
+        parts.append(quadratic_program(v[start:end], C[:, start:end]))
+        start = end
+    return np.concatenate(parts)
+
+
+def mem_red(
+    m: int, S: list[int], counter: dict[int, int], buf: list[int]
+) -> tuple[dict[int, int], list[int], list[int]]:
+    """Return the counters, the clients with a slot (the oldest first), and those whose slot is new."""
+    counter, buf, new_buf = dict(counter), list(buf), []
+    for i in S:
+        if i in buf:
+            counter[i] = counter[i] + 1
+        else:
+            if len(buf) == m:
+                candidates = [j for j in buf if j not in S]
+                smallest = min(counter[j] for j in candidates)
+                evicted = next(j for j in candidates if counter[j] == smallest)
+                buf.remove(evicted)
+                counter[evicted] = 0
+            buf.append(i)
+            new_buf.append(i)
+            counter[i] = 1
+    return counter, buf, new_buf
+
+
+def gradma(
+    x: Vector,
+    g: Callable[[int, int, int, Vector], Vector],
+    cohorts: Cohorts,
+    tau: int,
+    lr: float,
+    server_lr: float,
+    N: int,
+    sizes: tuple[int, ...],
+    beta1: float,
+    beta2: float,
+    m: int,
+    worker: bool = True,
+    server: bool = True,
+) -> Iterator[Vector]:
+    """GradMA; GradMA-W without its server, GradMA-S without its worker.
+
+    `g(k, i, t, y)` is client i's gradient at y on its mini-batch t of round k.
+    """
+    last: dict[int, Vector] = {}
+    counter, buf = dict.fromkeys(range(N), 0), list[int]()
+    D: dict[int, Vector] = {}
+    mom = np.zeros_like(x)
+    for k, S in enumerate(cohorts, 1):
+        counter, buf, new_buf = mem_red(m, S, counter, buf)
+        u = {}
+        for i in S:
+            y, before = x.copy(), last.get(i, x)
+            for t in range(tau):
+                v = g(k, i, t, y)
+                C = np.stack([g(k, i, t, before), g(k, i, t, x), y - x])
+                step = in_pieces(v, C, sizes) if worker else v
+                before, y = y, y - lr * step
+            last[i] = y
+            u[i] = x - y
+        d = sum(u.values()) / len(S)
+        if server:
+            mom = beta1 * mom + d
+            for i in list(D):
+                if i not in buf:
+                    del D[i]
+            for i in buf:
+                if i in new_buf:
+                    D[i] = u[i]
+                elif i in S:
+                    D[i] = beta2 * D[i] + u[i]
+                else:
+                    D[i] = beta2 * D[i]
+            mom = in_pieces(mom, np.stack([D[i] for i in buf]), sizes)
+            x = x - server_lr * mom
+        else:
+            x = x - server_lr * d
+        yield x
+
+
+# Networks: three linear layers with ReLU between them, as matrices, and the losses that look into them.
+
+Layers = list[tuple[Vector, Vector]]
+
+
+def layers_of(y: Vector, widths: list[int]) -> Layers:
+    """Cut a flat vector into the weights and biases of linear layers."""
+    layers, start = [], 0
+    for inputs, outputs in itertools.pairwise(widths):
+        end = start + inputs * outputs
+        layers.append((y[start:end].reshape(outputs, inputs), y[end : end + outputs]))
+        start = end + outputs
+    assert start == len(y)
+    return layers
+
+
+def level(layers: Layers, l: int, h: Vector) -> Vector:
+    """Apply layer l: all but the last end in a ReLU."""
+    W, b = layers[l]
+    out = h @ W.T + b
+    return out if l == len(layers) - 1 else np.maximum(out, 0)
+
+
+def log_softmax(logits: Vector) -> Vector:
+    """Return the logarithms of softmax probabilities."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def cross_entropy(logits: Vector, labels: NDArray[np.int64]) -> float:
+    """Return the mean negative log-likelihood."""
+    return float(-log_softmax(logits)[np.arange(len(labels)), labels].mean())
+
+
+def moon_loss(
+    y: Layers, x: Layers, previous: Layers, inputs: Vector, labels: NDArray[np.int64],
+    mu: float, T: float,
+) -> float:  # fmt: skip
+    """CE(y) + mu l_con."""
+
+    def z(layers: Layers) -> Vector:
+        h = inputs
+        for l in range(len(layers) - 1):
+            h = level(layers, l, h)
+        return h
+
+    def sim(a: Vector, b: Vector) -> Vector:
+        # A representation that is all zero resembles nothing.
+        lengths = np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-8)
+        return np.asarray((a * b).sum(axis=1) / lengths)
+
+    near, far = np.exp(sim(z(y), z(x)) / T), np.exp(sim(z(y), z(previous)) / T)
+    l_con = -np.log(near / (near + far)).mean()
+    return cross_entropy(level(y, len(y) - 1, z(y)), labels) + mu * float(l_con)
+
+
+def fedmlb_loss(
+    y: Layers, x: Layers, inputs: Vector, labels: NDArray[np.int64],
+    lambda1: float, lambda2: float, T: float,
+) -> float:  # fmt: skip
+    """CE(main) + lambda1 mean_l CE(path_l) + lambda2 mean_l KL(path_l/T || main/T)."""
+    L = len(y)
+
+    def path(l: int) -> Vector:
+        """Blocks 1..l of y, then l+1..L of x."""
+        h = inputs
+        for j in range(L):
+            h = level(y if j < l else x, j, h)
+        return h
+
+    main = path(L)
+    ce, kl = [], []
+    for l in range(1, L):
+        ce.append(cross_entropy(path(l), labels))
+        p, q = log_softmax(path(l) / T), log_softmax(main / T)
+        kl.append(float((np.exp(p) * (p - q)).sum(axis=1).mean()))
+    return cross_entropy(main, labels) + lambda1 * float(np.mean(ce)) + lambda2 * float(np.mean(kl))
+
+
+def slope_of(loss: Callable[[Vector], float], y: Vector, h: float = 1e-6) -> Vector:
+    """Return the gradient by central differences."""
+    gradient = np.zeros_like(y)
+    for j in range(len(y)):
+        up, down = y.copy(), y.copy()
+        up[j] += h
+        down[j] -= h
+        gradient[j] = (loss(up) - loss(down)) / (2 * h)
+    return gradient

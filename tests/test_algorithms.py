@@ -96,21 +96,40 @@ def vrdiana(
     return oracles.vrdiana(x, g, cohorts, **numbers, noisy=noisy, renew=renew)
 
 
-def mimelite(
-    x: oracles.Vector, g: oracles.Gradient, cohorts: oracles.Cohorts, **numbers: Any
-) -> Any:
-    config = numbers.pop("config")
+def with_noise(
+    config: RunConfig, g: oracles.Gradient
+) -> Callable[[int, int, int, oracles.Vector], oracles.Vector]:
+    """Return g with the noise of round k, client i and step t, as the clients' mini-batches carry it."""
 
     def noisy(k: int, i: int, t: int, y: oracles.Vector) -> oracles.Vector:
         draws = generator(config.seed, "batches", k, i).standard_normal(
             (config.local_steps, len(y))
         )
-        noisy: oracles.Vector = g(i, y) + config.quadratic.noise * draws[t]
-        return noisy
+        return np.asarray(g(i, y) + config.quadratic.noise * draws[t])
 
+    return noisy
+
+
+def mimelite(
+    x: oracles.Vector, g: oracles.Gradient, cohorts: oracles.Cohorts, **numbers: Any
+) -> Any:
+    noisy = with_noise(numbers.pop("config"), g)
     return oracles.mimelite(x, g, cohorts, **numbers, noisy=noisy)
 
 
+def gradma(x: oracles.Vector, g: oracles.Gradient, cohorts: oracles.Cohorts, **numbers: Any) -> Any:
+    noisy = with_noise(numbers.pop("config"), g)
+    return oracles.gradma(x, noisy, cohorts, sizes=(len(x),), **numbers)
+
+
+GRADMA: dict[str, Value] = {
+    "gradma__beta1": 0.6,
+    "gradma__beta2": 0.8,
+    "gradma__memory_size": 6,
+    "server_lr": 0.7,
+    "quadratic__noise": 0.5,
+}
+GRADMA_NUMBERS: dict[str, Any] = {"beta1": 0.6, "beta2": 0.8, "m": 6, "server_lr": 0.7, "N": N}
 Q, CONFIG = object(), object()  # stand for the quantizer, and the config, of a case
 QSGD: dict[str, Value] = {"compressor": "qsgd", "qsgd__levels": 8}
 
@@ -276,6 +295,20 @@ CASES = {
         {"server_lr": 0.9, "beta": 0.7, "config": CONFIG},
         full=True,
     ),
+    "gradma": Case("gradma", GRADMA, gradma, GRADMA_NUMBERS | {"config": CONFIG}),
+    "gradma-w": Case(
+        "gradma-w", GRADMA, gradma, GRADMA_NUMBERS | {"config": CONFIG, "server": False}, full=False
+    ),
+    "gradma-s": Case(
+        "gradma-s", GRADMA, gradma, GRADMA_NUMBERS | {"config": CONFIG, "worker": False}
+    ),
+    "gradma, all clients": Case(
+        "gradma",
+        GRADMA | {"gradma__memory_size": 0},
+        gradma,
+        GRADMA_NUMBERS | {"m": N, "config": CONFIG},
+        full=True,
+    ),
     "diana": Case(
         "diana",
         {**QSGD, "local_steps": 1},
@@ -321,7 +354,8 @@ def largest_difference(ours: list[oracles.Vector], theirs: list[oracles.Vector])
 
 
 def test_every_algorithm_has_an_oracle() -> None:
-    assert {case.algorithm for case in CASES.values()} == set(ALGORITHMS)
+    networks = {a.name for a in ALGORITHMS.values() if a.network}  # theirs: test_contrast.py
+    assert {case.algorithm for case in CASES.values()} == set(ALGORITHMS) - networks
 
 
 @pytest.mark.parametrize(("name", "count", "dtype"), RUNS)

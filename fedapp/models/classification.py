@@ -1,6 +1,8 @@
 """Image classification: a network, a data set, and its partition over the clients."""
 
+import copy
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,8 @@ from fedapp.data import ImageData, load_images, load_partition
 from fedapp.errors import ConfigError
 from fedapp.models.batches import shuffled_batches
 from fedapp.models.flat import FlatModel
-from fedapp.models.networks import make_network
-from fedapp.models.problem import Vector
+from fedapp.models.networks import Network, make_network
+from fedapp.models.problem import Loss, Vector
 from fedapp.randomness import Generator, torch_seed
 
 EVALUATION_BATCH = 1000
@@ -44,6 +46,14 @@ class Classification:
         self._scale = 1 / torch.tensor(self.data.std, device=self.device).view(-1, 1, 1)
         self._train = torch.from_numpy(self.data.train_images)
         self._train_labels = torch.from_numpy(self.data.train_labels)
+
+    @cached_property
+    def second(self) -> FlatModel:
+        """Another network of the same kind, whose parameters have no gradients."""
+        network = copy.deepcopy(self.model.module)
+        for parameter in network.parameters():
+            parameter.requires_grad_(False)
+        return FlatModel(network)
 
     def initial(self) -> tuple[Vector, Vector]:
         """Return the network's initial weights and statistics."""
@@ -100,15 +110,36 @@ class ClientImages:
         self.problem = problem
         self.indices = indices
         self.num_examples = len(indices)
+        self.tensor_sizes = problem.tensor_sizes
         self.buffers = problem.model.buffers
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Batch]:
         """Go through the data in a new order each pass."""
         return shuffled_batches(self.indices, work, rng)
 
-    def loss_gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def loss_gradient(
+        self, y: Tensor, batch: Batch, loss: Loss | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return loss and gradient on a batch of sample indices."""
-        return self.problem.model.loss_gradient(y, *self.problem.training_batch(batch))
+        return self.problem.model.loss_gradient(y, *self.problem.training_batch(batch), loss)
+
+    @torch.no_grad()
+    def representation(self, y: Tensor, batch: Batch) -> Tensor:
+        """Return what the classifier at y sees of a batch."""
+        statistics, model = self.buffers.clone(), self.problem.model
+        model.bind(y)
+        model.module.train()
+        z = model.module.representation(self.problem.training_batch(batch)[0])
+        self.buffers.copy_(statistics)
+        return z
+
+    def frozen(self, x: Tensor) -> Network:
+        """Return the problem's second network, at x, with the statistics that came with it."""
+        frozen = self.problem.second
+        frozen.bind(x)
+        frozen.buffers.copy_(self.buffers)
+        frozen.module.train()
+        return frozen.module
 
     def full_gradient(self, y: Tensor) -> Tensor:
         """Return the gradient over all images, a batch at a time."""

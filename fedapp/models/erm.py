@@ -159,6 +159,7 @@ class ClientRisk:
         self.problem = problem
         self.indices = indices
         self.num_examples = len(indices)
+        self.tensor_sizes = problem.tensor_sizes
         self.buffers = problem.rows.new_empty(0)
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[NDArray[np.int64]]:

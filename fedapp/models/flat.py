@@ -4,16 +4,19 @@ The update rules are then plain vector arithmetic, and training at some point me
 the network to that vector: nothing is copied.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedapp.models.networks import Network
+
 
 class FlatModel:
     """One network, bound to whichever parameter vector is asked for."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: Network) -> None:
         self.module = module
         self._parameters = list(module.parameters())
         self.sizes = [p.numel() for p in self._parameters]
@@ -53,9 +56,13 @@ class FlatModel:
         return flat
 
     def loss_gradient(
-        self, vector: Tensor, inputs: Tensor, labels: Tensor
+        self,
+        vector: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        loss: Callable[[Any, Tensor, Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the mean loss at `vector` and its gradient.
+        """Return a loss at `vector`, the mean cross-entropy unless another is given, and its gradient.
 
         The gradient is one buffer that the next call overwrites: clone it to keep it.
         """
@@ -63,6 +70,10 @@ class FlatModel:
         if not self.module.training:
             self.module.train()
         self.gradient.zero_()
-        loss = nn.functional.cross_entropy(self.module(inputs), labels)
-        loss.backward()
-        return loss.detach(), self.gradient
+        value = (loss or _cross_entropy)(self.module, inputs, labels)
+        value.backward()
+        return value.detach(), self.gradient
+
+
+def _cross_entropy(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(module(inputs), labels)

@@ -12,7 +12,7 @@ Shape = tuple[int, int, int]
 
 
 class Network(nn.Module):
-    """Blocks, then a linear classifier."""
+    """Blocks, each with parameters of its own, then a linear classifier."""
 
     def __init__(self, blocks: list[nn.Module], head: nn.Linear) -> None:
         super().__init__()
@@ -22,6 +22,11 @@ class Network(nn.Module):
     def representation(self, inputs: Tensor) -> Tensor:
         """Return what the classifier sees."""
         return self.blocks(inputs)  # type: ignore[no-any-return]
+
+    @property
+    def levels(self) -> list[nn.Module]:
+        """The blocks and the classifier, in order."""
+        return [*self.blocks, self.head]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits."""
@@ -45,12 +50,13 @@ class PadTo(nn.Module):
 
 def mlp(shape: Shape, num_classes: int, widths: list[int]) -> Network:
     """Fully connected ReLU layers; without any, softmax regression."""
-    blocks: list[nn.Module] = [nn.Flatten()]
+    blocks: list[nn.Module] = []
     inputs = shape[0] * shape[1] * shape[2]
     for width in widths:
-        blocks.append(nn.Sequential(nn.Linear(inputs, width), nn.ReLU()))
+        first = [] if blocks else [nn.Flatten()]
+        blocks.append(nn.Sequential(*first, nn.Linear(inputs, width), nn.ReLU()))
         inputs = width
-    return Network(blocks, nn.Linear(inputs, num_classes))
+    return Network(blocks or [nn.Flatten()], nn.Linear(inputs, num_classes))
 
 
 def lenet5(shape: Shape, num_classes: int) -> Network:
@@ -106,8 +112,38 @@ def resnet20(shape: Shape, num_classes: int, norm: str) -> Network:
         for _ in range(3):
             blocks.append(Residual(inputs, outputs, 1 if outputs == inputs else 2, norm))
             inputs = outputs
-    blocks.append(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    blocks[-1] = nn.Sequential(blocks[-1], nn.AdaptiveAvgPool2d(1), nn.Flatten())
     return Network(blocks, nn.Linear(64, num_classes))
+
+
+def vgg11(shape: Shape, num_classes: int) -> Network:
+    """VGG-11 for small images: eight 3x3 convolutions, then linear layers of 1024 (FedBCGD, table 2).
+
+    Images of 28x28 are padded to 32x32, which four poolings bring to 2x2; larger ones are averaged to that.
+    """
+    channels, height, width = shape
+    if min(height, width) < 16:
+        raise ConfigError(f'model = "vgg11" takes images from 16x16, not {height}x{width}.')
+    blocks: list[nn.Module] = []
+    for outputs, pool in (
+        (64, True), (128, True), (256, False), (256, True),
+        (512, False), (512, True), (512, False), (512, False),
+    ):  # fmt: skip
+        layers: list[nn.Module] = [] if blocks or height > 32 else [PadTo(32)]
+        layers += [nn.Conv2d(channels, outputs, 3, padding=1), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if pool else []
+        layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten()] if len(blocks) == 7 else []
+        blocks.append(nn.Sequential(*layers))
+        channels = outputs
+    blocks += [nn.Sequential(nn.Linear(n, 1024), nn.ReLU()) for n in (2048, 1024)]
+    network = Network(blocks, nn.Linear(1024, num_classes))
+    for module in network.modules():
+        if isinstance(
+            module, nn.Conv2d | nn.Linear
+        ):  # without normalisation, so that signals keep their size
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+    return network
 
 
 def make_network(name: str, shape: Shape, num_classes: int, norm: str, seed: int) -> Network:
@@ -121,9 +157,11 @@ def make_network(name: str, shape: Shape, num_classes: int, norm: str, seed: int
                 return lenet5(shape, num_classes)
             case "resnet20":
                 return resnet20(shape, num_classes, norm)
+            case "vgg11":
+                return vgg11(shape, num_classes)
             case _ if re.fullmatch(r"mlp(-[1-9]\d{0,5})+", name):
                 return mlp(shape, num_classes, [int(w) for w in name.split("-")[1:]])
     raise ConfigError(
-        f"model = {name!r} is not known: choose logreg, lenet5, resnet20, mlp with its hidden widths, "
+        f"model = {name!r} is not known: choose logreg, lenet5, resnet20, vgg11, mlp with its hidden widths, "
         "such as mlp-200-200, or for two classes logistic or sigmoid-erm."
     )

@@ -1,21 +1,24 @@
 """What a federation minimises: the interface that every problem gives to clients and server."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.config import LocalWork
+from fedapp.models.networks import Network
 from fedapp.randomness import Generator
 
 Vector = NDArray[Any]
+Loss = Callable[[Network, Tensor, Tensor], Tensor]  # of a network, its inputs and their labels
 
 
 class Objective(Protocol):
     """One client's f_i."""
 
     num_examples: int
+    tensor_sizes: tuple[int, ...]  # of the pieces that y is made of, in order
     buffers: Tensor  # the model's statistics, which training changes; may be empty
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Any]:
@@ -26,6 +29,21 @@ class Objective(Protocol):
 
     def full_gradient(self, y: Tensor) -> Tensor:
         """Return G_i(y), the gradient over all of the client's data; the buffers do not change."""
+
+
+class NetworkObjective(Objective, Protocol):
+    """An f_i that is a network's loss, for methods that look into the network."""
+
+    def loss_gradient(
+        self, y: Tensor, batch: Any, loss: Loss | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return a loss at y, the cross-entropy unless another is given, and its gradient."""
+
+    def representation(self, y: Tensor, batch: Any) -> Tensor:
+        """Return what the classifier of the network at y sees; the buffers do not change."""
+
+    def frozen(self, x: Tensor) -> Network:
+        """Return a second network, at x, whose parameters have no gradients."""
 
 
 class Problem(Protocol):

@@ -100,6 +100,7 @@ class ClientQuadratic:
 
     def __init__(self, A: Tensor, b: Tensor, noise: float) -> None:
         self.A, self.b, self.noise = A, b, noise
+        self.tensor_sizes: tuple[int, ...] = (len(b),)
         self.buffers = b.new_empty(0)
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Tensor]:

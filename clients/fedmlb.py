@@ -1,0 +1,45 @@
+"""FedMLB's and FedMLBM's client; the server is FedAvg's, or FedAvgM's.
+
+Kim et al., Multi-Level Branched Regularization for Federated Learning, ICML 2022.
+
+Down: x. Up: u_i = x - y_i. No client state.
+"""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedapp.client import NetworkClient
+from fedapp.models.networks import Network
+
+
+class FedMLBClient(NetworkClient):
+    """SGD on the local network's loss and on those of paths that end in the received network's blocks."""
+
+    def update(self, x: Tensor) -> dict[str, Tensor]:
+        """Descend on CE(main) + lambda1 mean CE(path_l) + lambda2 mean KL(path_l || main)."""
+        y, received = x.clone(), self.objective.frozen(x).levels
+        lambda1, lambda2 = self.options.lambda1, self.options.lambda2
+
+        def loss(network: Network, inputs: Tensor, labels: Tensor) -> Tensor:
+            paths, outputs = [], inputs
+            for level, block in enumerate(network.levels, 1):
+                path = outputs = block(outputs)
+                for frozen in received[level:]:  # path_l: own blocks 1..l, then the received l+1..L
+                    path = frozen(path)
+                paths.append(path)
+            *paths, main = paths
+            total = F.cross_entropy(main, labels)
+            for path in paths:
+                total = total + lambda1 / len(paths) * F.cross_entropy(path, labels)
+                total = total + lambda2 / len(paths) * self._divergence(path, main)
+            return total
+
+        for batch in self.batches():
+            y.sub_(self.gradient(y, batch, loss), alpha=self.lr)
+        return {"u": x - y}
+
+    def _divergence(self, path: Tensor, main: Tensor) -> Tensor:
+        """Return KL(softmax(path/T) || softmax(main/T))."""
+        T = self.options.temperature
+        p, q = F.log_softmax(path / T, dim=1), F.log_softmax(main / T, dim=1)
+        return F.kl_div(q, p, reduction="batchmean", log_target=True)

@@ -1,0 +1,26 @@
+"""GradMA's and GradMA-W's workers; see `strategies/gradma.py`."""
+
+import torch
+from torch import Tensor
+
+from fedapp.client import Client
+from fedapp.projection import project
+
+
+class GradMAClient(Client):
+    """Local steps along gradients that agree with the last one, with that at x, and with y - x."""
+
+    def update(self, x: Tensor) -> dict[str, Tensor]:
+        """Step along P(g(y), [g(y_before), g(x), y - x]), all on the same mini-batch."""
+        scope = self.objective.tensor_sizes if self.options.scope == "layer" else (len(x),)
+        y, before = x.clone(), self.state.get("y", x)  # y_{-1} is the last local model
+        for batch in self.batches():
+            v = self.gradient(y, batch).clone()
+            at_x = v if self.steps == 1 else self.gradient_aside(x, batch)
+            at_before = at_x if before is x else self.gradient_aside(before, batch)
+            C = torch.stack([at_before, at_x, y - x])
+            # After the first step the model before is x itself, whose gradient is known.
+            before = x if self.steps == 1 else y.clone()
+            y.sub_(project(v, C, scope), alpha=self.lr)
+        self.state["y"] = y
+        return {"u": x - y}

@@ -1,0 +1,39 @@
+"""MOON's and MOONM's client; the server is FedAvg's, or FedAvgM's.
+
+Li et al., Model-Contrastive Federated Learning, CVPR 2021.
+
+Down: x. Up: u_i = x - y_i. Client state: its previous local model.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedapp.client import NetworkClient
+from fedapp.models.networks import Network
+
+
+class MOONClient(NetworkClient):
+    """SGD on CE + mu l_con, which draws the representation towards x's, away from its own last one."""
+
+    def update(self, x: Tensor) -> dict[str, Tensor]:
+        """Descend on the contrastive loss from x."""
+        y, previous = x.clone(), self.state.get("y", x)
+        mu, T = self.options.mu, self.options.temperature
+        for batch in self.batches():
+            z_x = self.objective.representation(x, batch)
+            z_previous = self.objective.representation(previous, batch)
+
+            def loss(
+                network: Network, inputs: Tensor, labels: Tensor,
+                z_x: Tensor = z_x, z_previous: Tensor = z_previous,
+            ) -> Tensor:  # fmt: skip
+                z = network.representation(inputs)
+                similar = [F.cosine_similarity(z, other) / T for other in (z_x, z_previous)]
+                l_con = -F.log_softmax(torch.stack(similar), dim=0)[0].mean()
+                contrasted: Tensor = F.cross_entropy(network.head(z), labels) + mu * l_con
+                return contrasted
+
+            y.sub_(self.gradient(y, batch, loss), alpha=self.lr)
+        self.state["y"] = y
+        return {"u": x - y}

@@ -1,0 +1,104 @@
+"""The closest vector that agrees with others: P(v, C) = argmin |p - v| with <C_j, p> >= 0 for every row C_j.
+
+By its dual P = v + C'z, z = argmin over z >= 0 of 1/2 z'Gz + b'z with G = CC' and b = Cv: as many unknowns as
+rows, and only inner products ever touch the vectors' length. It is a non-negative least-squares problem.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from torch import Tensor
+
+Matrix = NDArray[np.float64]
+SINGULAR = 1e-13  # eigenvalues below this part of the largest are rounding errors
+NEGLIGIBLE = 1e-14  # a product this small, for vectors of length 1, is zero
+
+
+def dual(gram: Matrix, products: Matrix, length: float) -> Matrix:
+    """Return z for G = `gram`, b = `products` and |v| = `length`; zero rows of C have z = 0."""
+    z = np.zeros(len(products))
+    norms = np.sqrt(np.diagonal(gram))
+    rows = np.flatnonzero(norms > 0)
+    b = products[rows] / norms[rows]
+    if not (b < -NEGLIGIBLE * length).any():  # v agrees with all already
+        return z
+    values, axes = np.linalg.eigh(gram[np.ix_(rows, rows)] / np.outer(norms[rows], norms[rows]))
+    large = values > SINGULAR * values[-1]
+    roots, axes = np.sqrt(values[large]), axes[:, large]
+    # G = A'A with A = roots axes'; b = Cv lies in the range of G, so -b = A'(-axes'b / roots).
+    solution, _ = nnls(roots[:, None] * axes.T, -(axes.T @ b) / roots, maxiter=30 * len(rows) + 100)
+    z[rows] = solution / norms[rows]
+    return z
+
+
+def pieces(sizes: Sequence[int]) -> list[slice]:
+    """Return where the pieces that a vector is made of begin and end."""
+    ends = list(accumulate(sizes))
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def project(v: Tensor, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return P(v, C), piece by piece, where C has a few rows."""
+    together = torch.cat([v[None], rows])
+    projected = v.clone()
+    for piece in pieces(sizes):
+        part = together[:, piece]
+        gram = (part @ part.T).double().cpu().numpy()
+        z = dual(gram[1:, 1:], gram[1:, 0], gram[0, 0] ** 0.5)
+        if z.any():
+            projected[piece] += torch.from_numpy(z).to(v) @ part[1:]
+    return projected
+
+
+class Memory:
+    """At most `size` vectors, one for each of some clients, and the projection onto what they agree with.
+
+    A vector is a row times a scale, so that fading all of them touches no row; the rows' inner products
+    are kept, piece by piece, and computed anew only for the rows that changed.
+    """
+
+    def __init__(self, size: int, sizes: Sequence[int], dtype: np.dtype[Any]) -> None:
+        self.pieces = pieces(sizes)
+        self.rows = np.zeros((size, sum(sizes)), dtype)
+        self.scales = np.zeros(size)
+        self.grams = np.zeros((len(sizes), size, size))  # of the rows, unscaled
+
+    def vector(self, slot: int) -> NDArray[Any]:
+        """Return a slot's vector."""
+        return self.scales[slot] * self.rows[slot]  # type: ignore[no-any-return]
+
+    def clear(self, slot: int) -> None:
+        """Empty a slot."""
+        self.rows[slot], self.scales[slot] = 0, 0.0
+        self.grams[:, slot], self.grams[:, :, slot] = 0, 0
+
+    def update(self, fade: float, added: Mapping[int, NDArray[Any]]) -> None:
+        """Multiply all vectors by `fade`, then add to some."""
+        self.scales *= fade
+        for slot, vector in added.items():
+            self.rows[slot] *= self.rows.dtype.type(self.scales[slot])
+            self.rows[slot] += vector
+            self.scales[slot] = 1.0
+        self._changed = np.array(sorted(added), dtype=np.int64)
+
+    def project(self, v: NDArray[Any]) -> NDArray[Any]:
+        """Return P(v, D), and bring the inner products up to date on the way."""
+        changed, rows = self._changed, torch.from_numpy(self.rows)
+        some = torch.from_numpy(np.concatenate([self.rows[changed], v[None]]))
+        projected = v.copy()
+        for piece, gram in zip(self.pieces, self.grams, strict=True):
+            fresh = (some[:, piece] @ rows[:, piece].T).double().numpy()
+            gram[changed], gram[:, changed] = fresh[:-1], fresh[:-1].T
+            length = float(np.linalg.norm(v[piece]))
+            z = dual(gram * np.outer(self.scales, self.scales), fresh[-1] * self.scales, length)
+            active = np.flatnonzero(z)
+            if len(active):
+                weights = (z * self.scales)[active].astype(v.dtype)
+                projected[piece] += weights @ self.rows[active, piece]
+        self._changed = changed[:0]
+        return projected

@@ -1,0 +1,88 @@
+"""GradMA, GradMA-W and GradMA-S: gradients that agree with a memory of earlier ones.
+
+Luo et al., GradMA: A Gradient-Memory-based Accelerated Federated Learning with Alleviated Catastrophic
+Forgetting, CVPR 2023: algorithms 1 to 4, and in the appendix 7 (GradMA-W) and 8 (GradMA-S).
+
+Down: x. Up: u_i = x - y_i. Server state: m~ and the memory D of some clients' updates (GradMA, GradMA-S).
+Client state: its last local model (GradMA, GradMA-W). GradMA-W's server is FedAvg's.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedapp.errors import ConfigError
+from fedapp.projection import Memory
+from fedapp.strategy import FederatedStrategy
+from fedapp.wire import Arrays, Update
+
+DEFAULT_MEMORY = 100
+
+
+class GradMA(FederatedStrategy):
+    """x <- x - server-lr m~, m~ = P(beta1 m~ + mean(u_i), D)."""
+
+    def setup(self) -> None:
+        """Start without momentum, and with an empty memory."""
+        config, size = self.config, self.options.memory_size
+        N, S = config.num_clients, config.clients_per_round
+        if size and not S <= size <= N:
+            raise ConfigError(
+                f"gradma.memory-size = {size} is not allowed: choose from clients-per-round = {S} to "
+                f"num-clients = {N}, or 0."
+            )
+        self.memory_size = size or min(N, max(S, DEFAULT_MEMORY))
+        self.m = np.zeros_like(self.x)
+        scope = self.tensor_sizes if self.options.scope == "layer" else (self.x.size,)
+        self.D = Memory(self.memory_size, scope, self.x.dtype)
+        self.slots: dict[int, int] = {}  # client -> its slot; the oldest first
+        self.counter: dict[int, int] = {}  # client with a slot -> how often it took part since
+
+    def aggregate(self, updates: Sequence[Update]) -> None:
+        """Renew the memory, and step along the momentum as far as it agrees with it."""
+        new = self.mem_red([update.client for update in updates])
+        mom = self.options.beta1 * self.m + self.mean(updates)
+        for client in new:
+            self.D.clear(self.slots[client])
+        self.D.update(self.options.beta2, {self.slots[u.client]: u["u"] for u in updates})
+        self.m = self.D.project(mom.astype(self.x.dtype, copy=False))
+        self.x = self.x - self.server_lr * self.m
+
+    def mem_red(self, S: Sequence[int]) -> list[int]:
+        """Give every client of the round a slot; return those whose slots are new."""
+        new = []
+        for i in S:
+            if i in self.slots:
+                self.counter[i] += 1
+                continue
+            slot = len(self.slots)
+            if slot == self.memory_size:
+                others = [client for client in self.slots if client not in S]
+                evicted = min(others, key=self.counter.__getitem__)  # ties: the oldest
+                slot = self.slots.pop(evicted)
+                del self.counter[evicted]
+            self.slots[i], self.counter[i] = slot, 1
+            new.append(i)
+        return new
+
+    def memory(self) -> Arrays:
+        """Return all that is remembered, as arrays, to be saved."""
+        clients = list(self.slots)
+        return {
+            "m": self.m,
+            "rows": self.D.rows,
+            "scales": self.D.scales,
+            "grams": self.D.grams,
+            "clients": np.array(clients, dtype=np.int64),
+            "slots": np.array([self.slots[c] for c in clients], dtype=np.int64),
+            "counter": np.array([self.counter[c] for c in clients], dtype=np.int64),
+        }
+
+    def remember(self, memory: Arrays) -> None:
+        """Go on from what `memory` returned."""
+        self.m = memory["m"].copy()
+        self.D.rows, self.D.scales = memory["rows"].copy(), memory["scales"].copy()
+        self.D.grams = memory["grams"].copy()
+        clients = memory["clients"].tolist()
+        self.slots = dict(zip(clients, memory["slots"].tolist(), strict=True))
+        self.counter = dict(zip(clients, memory["counter"].tolist(), strict=True))
