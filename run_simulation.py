@@ -8,6 +8,7 @@ pyproject.toml are. Runs of a sweep that are complete already are skipped. Exit 
 import argparse
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +41,11 @@ def main() -> int:
         help="where clients run: on Ray workers (the default), or in this process",
     )
     parser.add_argument(
-        "--workers", type=int, default=0, metavar="W", help="default: the CPUs that Ray sees"
+        "--workers",
+        type=int,
+        default=0,
+        metavar="W",
+        help="Ray workers, by default the CPUs that Ray sees; inline: runs of a sweep at once",
     )
     parser.add_argument(
         "--address", default="", help="a Ray cluster to join; default: start Ray here"
@@ -67,6 +72,8 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from fedapp.records import was_completed
 
     make_problem(runs[0])  # what is wrong with the data is told before an engine starts
+    if arguments.engine == "inline" and arguments.workers > 1 and all(run.name for run in planned):
+        return _run_side_by_side(runs, arguments.workers)
     code = 0
     with _engine(arguments) as make_grid:
         for number, (plan, config) in enumerate(zip(planned, runs, strict=True), 1):
@@ -80,6 +87,29 @@ def _run_all(arguments: argparse.Namespace) -> int:
             except (ConfigError, RunError) as error:  # the other runs go on
                 print(error, file=sys.stderr)
                 code = max(code, 2 if isinstance(error, ConfigError) else 1)
+    return code
+
+
+def _run_side_by_side(runs: list[RunConfig], workers: int) -> int:
+    """Run several runs of a sweep at once, each in a process of its own."""
+    from fedapp.parallel import run_all
+    from fedapp.records import last_record
+
+    code, started = 0, time.monotonic()
+    for number, (config, error) in enumerate(run_all(runs, workers), 1):
+        spent = time.monotonic() - started
+        left = spent / number * (len(runs) - number) / 60
+        record = last_record(config)
+        shown = [
+            f"{k} {record[k]:.4g}" for k in ("test_accuracy", "gap") if record.get(k) is not None
+        ]
+        if error:
+            shown.append(error)
+            code = 1
+        print(
+            f"{number}/{len(runs)}, {left:.0f} min left: {config.run_name}  {'  '.join(shown)}",
+            flush=True,
+        )
     return code
 
 

@@ -75,7 +75,7 @@ class Client(NumPyClient):
     def gradient_aside(self, y: Tensor, batch: Any) -> Tensor:
         """Return g(y) at a point that is not trained: neither loss nor statistics count."""
         statistics = self.objective.buffers.clone()
-        g = self._decayed(self.objective.loss_gradient(y, batch)[1].clone(), y)
+        g = self._decayed(self.objective.loss_gradient(y, batch)[1], y)
         self.objective.buffers.copy_(statistics)
         return g
 

@@ -42,17 +42,14 @@ def pieces(sizes: Sequence[int]) -> list[slice]:
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
-def project(v: Tensor, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return P(v, C), piece by piece, where C has a few rows."""
-    together = torch.cat([v[None], rows])
-    projected = v.clone()
-    for piece in pieces(sizes):
-        part = together[:, piece]
-        gram = (part @ part.T).double().cpu().numpy()
+def project_(rows: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Make v, the first of a few rows, P(v, C) for the others, piece by piece; return it."""
+    for piece in rows.split(list(sizes), dim=1):
+        gram = (piece @ piece.T).double().cpu().numpy()
         z = dual(gram[1:, 1:], gram[1:, 0], gram[0, 0] ** 0.5)
         if z.any():
-            projected[piece] += torch.from_numpy(z).to(v) @ part[1:]
-    return projected
+            piece[0].addmv_(piece[1:].T, torch.from_numpy(z).to(rows))
+    return rows[0]
 
 
 class Memory:

@@ -52,6 +52,15 @@ def read_config(directory: Path) -> dict[str, Value]:
     return config
 
 
+def last_record(config: RunConfig) -> dict[str, Any]:
+    """Return the last line of a named run; empty if there is none."""
+    try:
+        rounds = read_rounds(results_dir(config) / config.run_name)
+    except OSError:
+        rounds = []
+    return rounds[-1] if rounds else {}
+
+
 PARTIAL = ".partial-"
 
 

@@ -1,12 +1,16 @@
 """Sweep files: one TOML file of run-config keys, with a table `[sweep]` of axes; runs are their product.
 
 An axis is a key and its values, `seed = [0, 1, 2]`; or, under a name of its own, a list of tables
-that set several keys at once, each with a `name`:
+that set several keys at once, each with a `name`; a list in such a table is a grid of its own:
 
     [[sweep.method]]
     name = "fedpaq-8bit"
     algorithm = "fedpaq"
     compressor = "uniform"
+    server-lr = [0.5, 1.0]
+
+With `include = "other.toml"` a file begins with what another, beside it, says; its own keys and axes
+come after, in place of those of the same name.
 """
 
 import itertools
@@ -29,7 +33,7 @@ class PlannedRun:
 
 def read_runs(path: Path) -> list[PlannedRun]:
     """Read a preset, which is one run, or a sweep."""
-    table = read_toml(path)
+    table = _with_included(path)
     axes = table.pop("sweep", None)
     common = flat_keys(path, table)
     if axes is None:
@@ -49,6 +53,24 @@ def read_runs(path: Path) -> list[PlannedRun]:
     return runs
 
 
+def _with_included(path: Path) -> dict[str, Any]:
+    table = read_toml(path)
+    if (name := table.pop("include", None)) is None:
+        return table
+    if not isinstance(name, str) or Path(name).name == path.name:
+        raise ConfigError(f"include in {path} must name another file beside it.")
+    return _merged(_with_included(path.parent / name), table)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Lay one table over another, and their tables over each other."""
+    both = {**below, **above}
+    for key in below.keys() & above.keys():
+        if isinstance(below[key], dict) and isinstance(above[key], dict):
+            both[key] = _merged(below[key], above[key])
+    return both
+
+
 def _points(path: Path, key: str, axis: list[Any]) -> list[tuple[str, dict[str, Value]]]:
     """Return the points of an axis: each with its name, and the keys that it sets."""
     points: list[tuple[str, dict[str, Value]]] = []
@@ -57,7 +79,38 @@ def _points(path: Path, key: str, axis: list[Any]) -> list[tuple[str, dict[str, 
             keys = dict(value)
             if not isinstance(name := keys.pop("name", None), str):
                 raise ConfigError(f"Every table [[sweep.{key}]] needs a name.")
-            points.append((name, flat_keys(path, keys)))
+            points += _grid(name, flat_keys(path, _without_lists(keys)), _lists(keys))
         else:
             points.append((f"{value}" if key == "algorithm" else f"{key}-{value}", {key: value}))
+    return points
+
+
+def _lists(table: dict[str, Any], prefix: str = "") -> dict[str, list[Value]]:
+    """Return the lists in a table, by their dotted keys."""
+    found: dict[str, list[Value]] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            found |= _lists(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            found[prefix + key] = value
+    return found
+
+
+def _without_lists(table: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_lists(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if not isinstance(value, list)
+    }
+
+
+def _grid(
+    name: str, values: dict[str, Value], lists: dict[str, list[Value]]
+) -> list[tuple[str, dict[str, Value]]]:
+    """Return a point for each choice of one value from every list."""
+    points = []
+    for choice in itertools.product(*lists.values()):
+        chosen = dict(zip(lists, choice, strict=True))
+        words = [f"{key.rpartition('.')[2]}-{value}" for key, value in chosen.items()]
+        points.append(("-".join([name, *words]), values | chosen))
     return points

@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp.projection import Memory, pieces, project
+from fedapp.projection import Memory, pieces, project_
 from tests.oracles import in_pieces, quadratic_program
 
 Rng = np.random.Generator
 
 
 def projected(v: Any, C: Any, sizes: tuple[int, ...] = ()) -> Any:
-    return project(torch.tensor(v), torch.tensor(C), sizes or (len(v),)).numpy()
+    return project_(torch.tensor(np.vstack([v, C])), sizes or (len(v),)).numpy()
 
 
 def residuals(v: Any, C: Any, p: Any) -> dict[str, float]:

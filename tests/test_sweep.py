@@ -61,6 +61,51 @@ def test_runs_are_the_product_of_the_axes(sweep: Path) -> None:
     }
 
 
+def test_lists_in_a_point_are_a_grid_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "try.toml").write_text(
+        '[[sweep.method]]\nname = "prox"\nalgorithm = "fedprox"\nfedprox.mu = [0.1, 1.0]\n'
+        'lr = [0.2, 0.3]\n[[sweep.method]]\nname = "avg"\nalgorithm = "fedavg"\n'
+    )
+    runs = {run.name: run.values for run in read_runs(tmp_path / "try.toml")}
+    assert list(runs) == [
+        "try-prox-mu-0.1-lr-0.2",
+        "try-prox-mu-0.1-lr-0.3",
+        "try-prox-mu-1.0-lr-0.2",
+        "try-prox-mu-1.0-lr-0.3",
+        "try-avg",
+    ]
+    assert runs["try-prox-mu-1.0-lr-0.2"] == {"algorithm": "fedprox", "fedprox.mu": 1.0, "lr": 0.2}
+
+
+def test_a_file_can_begin_with_another(sweep: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.toml"
+    more.write_text(
+        'include = "try.toml"\nnum-rounds = 7\n[quadratic]\nnoise = 1.0\n[sweep]\nseed = [5]'
+    )
+    runs = {run.name: run.values for run in read_runs(more)}
+    assert list(runs) == ["more-eight-seed-5", "more-plain-seed-5"]
+    assert runs["more-plain-seed-5"]["num-rounds"] == 7
+    assert runs["more-plain-seed-5"]["quadratic.dim"] == 5
+    assert runs["more-plain-seed-5"]["quadratic.noise"] == 1.0
+    more.write_text('include = "more.toml"')
+    with pytest.raises(ConfigError, match="another file beside it"):
+        read_runs(more)
+
+
+def test_runs_side_by_side_are_the_same(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two at a time, each in its own process; and what is complete is not run again."""
+    assert run(monkeypatch, sweep, "--out", tmp_path / "one") == 0
+    capfd.readouterr()
+    for _ in range(2):
+        assert run(monkeypatch, sweep, "--out", tmp_path / "two", "--workers", 2) == 0
+        assert "4/4, 0 min left: try-" in capfd.readouterr().out
+    for directory in (tmp_path / "one").iterdir():
+        ours, theirs = (read_rounds(tmp_path / n / directory.name) for n in ("one", "two"))
+        assert [r | {"wall_seconds": 0} for r in ours] == [r | {"wall_seconds": 0} for r in theirs]
+
+
 def test_a_sweep_goes_on_where_it_stopped(
     sweep: Path,
     tmp_path: Path,
