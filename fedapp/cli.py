@@ -93,19 +93,48 @@ def plot(
     log_x: Annotated[bool, typer.Option("--log-x", help="logarithmic bytes and time")] = False,
     lowest: Annotated[float | None, typer.Option("--from", help="where the y axis begins")] = None,
     title: Annotated[str, typer.Option("--title")] = "",
+    per: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--best-per", help="only the best runs for each value of this key; may be repeated"
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="the picture to write")] = Path(
         "curves.png"
     ),
 ) -> None:
     """Draw curves of runs, against rounds, uplink bytes and simulated time."""
-    from fedapp.report.curves import AXES, draw_curves, load_runs
+    from fedapp.report.curves import AXES, best_per, draw_curves, load_runs
 
     _check_picture(output)
     chosen = x or ["rounds", "bytes", "time"]
     for name in chosen:
         if name not in AXES:
             raise ConfigError(f"-x {name} is not known: choose {', '.join(AXES)}.")
-    draw_curves(load_runs(runs), chosen, y, output, title, log, log_x, lowest)
+    loaded = best_per(load_runs(runs), per) if per else load_runs(runs)
+    draw_curves(loaded, chosen, y, output, title, log, log_x, lowest)
+    typer.echo(str(output))
+
+
+@app.command()
+def grid(
+    runs: Runs,
+    x: Annotated[str, typer.Option("-x", "--x", help="the config key of the columns")],
+    y: Annotated[str, typer.Option("-y", "--y", help="the config key of the rows")],
+    value: Annotated[
+        str, typer.Option("--value", help="a figure of rounds.jsonl")
+    ] = "test_accuracy",
+    title: Annotated[str, typer.Option("--title")] = "",
+    output: Annotated[Path, typer.Option("-o", "--output", help="the picture to write")] = Path(
+        "grid.png"
+    ),
+) -> None:
+    """Draw a heat map: the runs' best figure over two config keys."""
+    from fedapp.report.curves import load_runs
+    from fedapp.report.grid import draw_grid
+
+    _check_picture(output)
+    draw_grid(load_runs(runs), x, y, value, output, title)
     typer.echo(str(output))
 
 
@@ -113,12 +142,19 @@ def plot(
 def table(
     runs: Runs,
     target: Annotated[float, typer.Option("--target", help="test accuracy to reach")] = 0.9,
+    per: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--best-per", help="only the best runs for each value of this key; may be repeated"
+        ),
+    ] = None,
 ) -> None:
     """Print what each run came to, and what it spent to reach a target, as a Markdown table."""
     from fedapp.console import human_bytes
-    from fedapp.report.curves import load_runs, reach, short_names
+    from fedapp.report.curves import best_per, load_runs, reach, short_names
 
     loaded, aim = load_runs(runs), f"{100 * target:g} %"
+    loaded = best_per(loaded, per) if per else loaded
     typer.echo(
         f"| run | best | last | uplink a round | rounds to {aim} | uplink to {aim} "
         f"| downlink to {aim} | simulated time | with nominal bits |"
@@ -141,19 +177,21 @@ def table(
 
 
 PRESETS = Path(__file__).parents[1] / "experiments" / "theory"
+NAMES = sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
 @app.command()
 def theory(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="which to check; default: all")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help=f"default: all of {', '.join(NAMES)}"),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="directory for runs and pictures; complete runs there are kept"),
     ] = None,
     workers: Annotated[
-        int, typer.Option("--workers", help="runs at a time; 0: in this process")
+        int, typer.Option("--workers", min=0, help="runs at a time; 0: in this process")
     ] = os.cpu_count() or 1,
     presets: Annotated[
         Path, typer.Option("--presets", help="directory of the theorems' sweeps")

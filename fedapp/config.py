@@ -95,7 +95,7 @@ class ScaffoldKeys(_Table):
 class FedCetKeys(_Table):
     """FedCET."""
 
-    c: float = Field(0.0, ge=0, description="gain of the exchange; 0: 0.9 of its bound")
+    c: float = Field(0.0, description="gain of the exchange; 0: 0.9 of its bound")
     on_failure: Literal["end", "skip"] = Field(
         "end", description="a client gives no update: end the run, or repeat the round"
     )
@@ -219,7 +219,7 @@ class ErmKeys(_Table):
 
     positive: int = Field(0, ge=0, description="the class that is told from others")
     negative: int = Field(-1, ge=-1, description="the other class; -1: all the rest")
-    regularization: float = Field(1e-4, ge=0, description="lambda over the smoothness L")
+    regularization: float = Field(1e-4, gt=0, description="lambda over the smoothness L")
 
 
 class TimeKeys(_Table):

@@ -11,11 +11,14 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from fedapp.config import RunConfig
-from fedapp.errors import ConfigError, RunError
+from fedapp.errors import RunError
 
 
 def run_quietly(config: RunConfig) -> str:
-    """Run a named config in this process, unless it is complete; return why it ended early, or ''."""
+    """Run a named config in this process, unless it is complete; return why it ended early, or ''.
+
+    What is wrong with the config itself is raised.
+    """
     import logging
 
     from fedapp import client_app, server_app
@@ -28,7 +31,7 @@ def run_quietly(config: RunConfig) -> str:
             return ""
         try:
             server_app.run(InlineGrid(client_app.app, config.flat()), config)
-        except (ConfigError, RunError) as error:
+        except RunError as error:
             return str(error)
     return ""
 

@@ -93,9 +93,8 @@ class Memory:
             gram[changed], gram[:, changed] = fresh[:-1], fresh[:-1].T
             length = float(np.linalg.norm(v[piece]))
             z = dual(gram * np.outer(self.scales, self.scales), fresh[-1] * self.scales, length)
-            active = np.flatnonzero(z)
-            if len(active):
-                weights = (z * self.scales)[active].astype(v.dtype)
-                projected[piece] += weights @ self.rows[active, piece]
+            if z.any():
+                weights = torch.from_numpy((z * self.scales).astype(v.dtype))
+                projected[piece] += (weights @ rows[:, piece]).numpy()
         self._changed = changed[:0]
         return projected

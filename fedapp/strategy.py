@@ -5,7 +5,7 @@ An algorithm implements `aggregate`, and where it needs to `setup`, `broadcast` 
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ class FederatedStrategy(Strategy):
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Apply a round's updates, which come in the order of client ids, to x and the state."""
 
-    def thin_round(self, round_: int, missing: Sequence[int], reason: str) -> None:
+    def thin_round(self, round_: int, failures: Mapping[int, str]) -> None:
         """Hear of a round with fewer than `min_clients` updates; it is repeated, unless this raises."""
 
     # What the algorithms are written with.
@@ -226,11 +226,9 @@ class FederatedStrategy(Strategy):
             }
         )
         if len(updates) < self.min_clients:
-            arrived = {update.client for update in updates}
-            missing = [c for c in range(self.config.num_clients) if c not in arrived]
-            self.thin_round(
-                server_round, missing, next(iter(failures.values()), "no node hosts it")
-            )
+            absent = set(range(self.config.num_clients)) - set(self.hosting.clients)
+            away = dict.fromkeys(sorted(absent), "no node hosts it")
+            self.thin_round(server_round, dict(sorted(failures.items())) | away)
             return None, metrics
         for update in updates:
             self._accepted[update.client] = self._tag

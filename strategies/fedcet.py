@@ -7,7 +7,7 @@ all clients is zero. The client takes z in only when it is next invited, so an e
 the end of one round and is completed at the start of the next.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from clients.fedcet import exchange_gain, largest_gain
 from fedapp.errors import ConfigError, RunError
@@ -28,28 +28,32 @@ class FedCET(FederatedStrategy):
             raise ConfigError(
                 "FedCET needs the same tau for all: set local-steps, local-epochs = 0."
             )
-        if not self.options.c < largest_gain(config):
+        if not 0 <= self.options.c < largest_gain(config):
             raise ConfigError(
-                f"fedcet.c = {self.options.c:g} is not allowed: it must be below 2/((tau + 3) lr) = "
-                f"{largest_gain(config):.6g}, or 0 to choose a safe one."
+                f"fedcet.c = {self.options.c:g} is not allowed: it must be between 0 and "
+                f"2/((tau + 3) lr) = {largest_gain(config):.6g}, or 0 to choose a safe one."
             )
         if not self.options.c:
             self.notes.append(
                 f"FedCET uses c = {exchange_gain(config):.6g}, nine tenths of its bound 2/((tau + 3) lr)"
             )
         self.warn_of_variance()
+        self.warn_of_feedback(self.config.error_feedback)
         self.min_clients = config.num_clients
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Take the mean of the z_i."""
         self.x = self.x + self.mean(updates, "p")
 
-    def thin_round(self, round_: int, missing: Sequence[int], reason: str) -> None:
+    def thin_round(self, round_: int, failures: Mapping[int, str]) -> None:
         """End the run, unless such a round is to be repeated."""
+        client, reason = next(iter(failures.items()))
+        more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
+        mend = "lower lr" if "finite" in reason else (
+            'mend that, or set fedcet.on-failure = "skip" to repeat such a round'
+        )  # fmt: skip
         if self.options.on_failure == "end":
-            who = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
             raise RunError(
                 f"FedCET needs every client in every round, and in round {round_} there was no update "
-                f"from client {who} ({reason}): mend that, or set "
-                'fedcet.on-failure = "skip" to repeat such a round.'
+                f"from client {client} ({reason}){more}: {mend}."
             )

@@ -22,6 +22,7 @@ class FedDC(Scaffold):
         """Start with h = c = 0."""
         super().setup()
         self.demand_no_server_lr("FedDC")
+        self.warn_of_feedback(self.config.error_feedback)
         self.h = np.zeros_like(self.x)
 
     def aggregate(self, updates: Sequence[Update]) -> None:

@@ -21,6 +21,7 @@ class FedDyn(FederatedStrategy):
         self.demand_uniform_weighting("FedDyn's h is the plain mean over all N clients")
         self.demand_no_server_lr("FedDyn")
         self.warn_of_variance()
+        self.warn_of_feedback(self.config.error_feedback)
         self.h = np.zeros_like(self.x)
 
     def aggregate(self, updates: Sequence[Update]) -> None:

@@ -378,18 +378,29 @@ def feddyn(
 
 
 def feddc(
-    x: Vector, g: Gradient, cohorts: Cohorts, tau: int, lr: float, N: int, alpha: float
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    tau: int,
+    lr: float,
+    N: int,
+    alpha: float,
+    Q: Quantize = lambda name, k, i, v: v,
 ) -> Iterator[Vector]:
-    """FedDC; the server averages h over all clients itself, sampled or not."""
+    """FedDC; the server averages h over all clients itself, sampled or not.
+
+    Compressed, h_i and c_i change by what is sent, and the server's y_i is x - Q(x - y_i).
+    """
     h, c_i, c = np.zeros((N, len(x))), np.zeros((N, len(x))), np.zeros_like(x)
-    for S in cohorts:
+    for k, S in enumerate(cohorts, 1):
         y, changes = {}, []
         for i in S:
             y[i] = x.copy()
             for _ in range(tau):
                 y[i] = y[i] - lr * (g(i, y[i]) + alpha * (y[i] + h[i] - x) - c_i[i] + c)
             renewed = c_i[i] - c + (x - y[i]) / (tau * lr)
-            changes.append(renewed - c_i[i])
+            changes.append(Q("dc", k, i, renewed - c_i[i]))
+            y[i] = x - Q("u", k, i, x - y[i])
         for i, change in zip(S, changes, strict=True):
             c_i[i] = c_i[i] + change
             h[i] = h[i] + (y[i] - x)

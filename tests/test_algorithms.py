@@ -288,6 +288,14 @@ CASES = {
     "feddc": Case(
         "feddc", {"feddc__alpha": 0.05}, oracles.feddc, {"N": N, "alpha": 0.05}, full=True
     ),
+    "feddc, compressed": Case(
+        "feddc",
+        {**QSGD, "feddc__alpha": 0.05},
+        oracles.feddc,
+        {"N": N, "alpha": 0.05, "Q": Q},
+        full=True,
+        float32=False,
+    ),
     "mimelite": Case(
         "mimelite",
         {"mimelite__beta": 0.7, "server_lr": 0.9, "quadratic__noise": 0.5},

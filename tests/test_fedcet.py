@@ -124,13 +124,13 @@ def run_failing(lost: tuple[int, ...], forget: bool = False, **keys: Value) -> l
 
 
 def test_a_client_that_fails_ends_the_run() -> None:
-    said = r"in round 7 there was no update from client 1, 4, 7, 10 \(no answer in time\)"
+    said = r"in round 7 there was no update from client 1 \(no answer in time\) and 3 more: mend"
     with pytest.raises(RunError, match=said):
         run_failing((7,))
 
 
 def test_a_client_without_its_state_ends_the_run() -> None:
-    with pytest.raises(RunError, match=r"round 3 .* client 1, 4, 7, 10 \(.*state is lost"):
+    with pytest.raises(RunError, match=r"round 3 .* client 1 \(.*state is lost.*\) and 3 more"):
         run_failing((3,), forget=True)
 
 

@@ -141,7 +141,7 @@ def test_the_server_keeps_only_the_means_that_somebody_waits_for() -> None:
         assert len(strategy._undelivered) == 1
 
 
-@pytest.mark.parametrize("algorithm", ["fedgate", "fedcomgate", "scaffold"])
+@pytest.mark.parametrize("algorithm", ["fedgate", "fedcomgate", "scaffold", "feddyn", "feddc"])
 def test_lost_answers_are_those_of_a_smaller_cohort(algorithm: str) -> None:
     """The pseudocode, run with the clients whose answers arrived, gives the same models."""
     keys: dict[str, Value] = (
@@ -157,7 +157,8 @@ def test_lost_answers_are_those_of_a_smaller_cohort(algorithm: str) -> None:
     x, gradient, _ = oracle_inputs(config)
     arrived = [i for i in range(N) if i % 3 != 1]  # not those of the second of three nodes
     cohorts = [arrived if k % 3 == 0 else list(range(N)) for k in range(1, ROUNDS + 1)]
-    numbers: dict[str, Any] = {"tau": TAU, "lr": LR, "server_lr": 1.0, "N": N}
+    numbers: dict[str, Any] = {"tau": TAU, "lr": LR, "N": N}
+    numbers |= {"alpha": 0.1} if algorithm in ("feddyn", "feddc") else {"server_lr": 1.0}
     if algorithm == "fedcomgate":
         numbers |= {"Q": quantizer(config), "memory": "paper"}
     theirs = list(getattr(oracles, algorithm)(x, gradient, cohorts, **numbers))
@@ -178,7 +179,9 @@ class Interrupted(InlineGrid):
         return replies
 
 
-@pytest.mark.parametrize("algorithm", ["fedgate", "fedcomgate", "scaffold", "diana"])
+@pytest.mark.parametrize(
+    "algorithm", ["fedgate", "fedcomgate", "scaffold", "diana", "feddyn", "feddc"]
+)
 def test_lost_answers_do_not_spoil_exactness(algorithm: str) -> None:
     """A client whose answer was lost goes on from what the server knows of it."""
     keys = EXACT | (ONE_STEP if algorithm == "diana" else {}) | {"algorithm": algorithm}
@@ -210,6 +213,7 @@ def test_lost_answers_do_not_spoil_exactness(algorithm: str) -> None:
         ({"algorithm": "fedcet", "clients_per_round": 20, "local_epochs": 1}, "set local-steps"),
         # tau = 5 and lr = 0.2: 2 / (8 * 0.2)
         ({"algorithm": "fedcet", "clients_per_round": 20, "fedcet__c": 1.25}, r"lr\) = 1.25,"),
+        ({"algorithm": "fedcet", "clients_per_round": 20, "fedcet__c": -1.0}, r"lr\) = 1.25,"),
         (
             {"algorithm": "fedcomgate", "fedcomgate__memory": "local", "error_feedback": True},
             "error-feedback = false",

@@ -55,9 +55,13 @@ def load_partition(data: ImageData, config: RunConfig) -> Partition:
 
     directory = build_once(cache_dir() / "partitions" / f"{config.partition}-{digest}", build)
     partition = Partition(mapped(directory / "indices.npy"), mapped(directory / "starts.npy"))
-    unheld = data.num_classes - len(np.unique(data.train_labels[partition.indices]))
+    there, held = (
+        len(np.unique(labels))
+        for labels in (data.train_labels, data.train_labels[partition.indices])
+    )
+    unheld = there - held
     if unheld:
-        log.warning("%d of %d classes are held by nobody", unheld, data.num_classes)
+        log.warning("%d of %d classes are held by nobody", unheld, there)
     return partition
 
 

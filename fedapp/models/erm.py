@@ -137,6 +137,10 @@ def _two_sided(data: ImageData, config: RunConfig) -> ImageData:
             )
     if keys.negative < 0:
         return data
+    if keys.negative == keys.positive:
+        raise ConfigError(
+            f"erm.negative = {keys.negative} is erm.positive too: choose another class."
+        )
     train, test = (
         np.flatnonzero(np.isin(labels, (keys.positive, keys.negative)))
         for labels in (data.train_labels, data.test_labels)

@@ -1,13 +1,16 @@
 """Curves of runs, and what each needs to reach a target."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
+from numpy.typing import NDArray
 
 from fedapp.errors import ConfigError
 from fedapp.records import PARTIAL, read_config, read_rounds
@@ -32,6 +35,10 @@ class Run:
     def column(self, name: str) -> list[float | None]:
         """Return a column; None where a round has no such figure."""
         return [record.get(name) for record in self.rounds]
+
+    def best(self, name: str = "test_accuracy") -> float:
+        """Return a column's largest figure; not a number if there is none."""
+        return max((v for v in self.column(name) if v is not None), default=float("nan"))
 
 
 # What a curve can be drawn against: its label, and the values.
@@ -58,6 +65,33 @@ def load_runs(directories: Sequence[Path]) -> list[Run]:
     return found
 
 
+def over_seeds(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    """Group runs whose configs differ in nothing but the seed; name each group."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        same = {k: v for k, v in run.config.items() if k not in ("seed", "run-name")}
+        groups.setdefault(repr(sorted(same.items())), []).append(run)
+    chosen = list(groups.values())
+    names = short_names([group[0] for group in chosen])
+    return [
+        (re.sub(r"-?seed-\d+", "", name) or name if len(group) > 1 else name, group)
+        for name, group in zip(names, chosen, strict=True)
+    ]
+
+
+def best_per(runs: Sequence[Run], keys: Sequence[str], figure: str = "test_accuracy") -> list[Run]:
+    """Keep, for each value of some keys, the settings whose best figure, averaged over seeds, is largest."""
+    best: dict[tuple[Any, ...], tuple[float, list[Run]]] = {}
+    for _, group in over_seeds(runs):
+        if any(key not in group[0].config for key in keys):
+            raise ConfigError(f"--best-per takes a config key, not {' or '.join(keys)}.")
+        reached = float(np.nan_to_num(np.mean([run.best(figure) for run in group]), nan=-np.inf))
+        place = tuple(group[0].config[key] for key in keys)
+        if place not in best or reached > best[place][0]:
+            best[place] = reached, group
+    return [run for _, group in best.values() for run in group]
+
+
 def short_names(runs: Sequence[Run]) -> list[str]:
     """Return the runs' names without what they all begin with."""
     parts = [run.name.split("-") for run in runs]
@@ -76,22 +110,23 @@ def draw_curves(
     log_x: bool = False,
     lowest: float | None = None,
 ) -> None:
-    """Draw y of every run against each of the x, side by side; rounds are never logarithmic."""
+    """Draw y of every run against each of the x, side by side; rounds are never logarithmic.
+
+    Runs that differ in their seeds are one curve, their mean, in a band from the lowest to the highest.
+    """
+    groups = over_seeds(runs)
     figure = Figure(figsize=(0.6 + 4.2 * len(x), 4.2), layout="constrained")
     panels = figure.subplots(1, len(x), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, x, strict=True):
         label, values = AXES[name]
-        for index, (run, short) in enumerate(zip(runs, short_names(runs), strict=True)):
-            points = [
-                (at, value)
-                for at, value in zip(values(run), run.column(y), strict=True)
-                if value is not None
-            ]
-            if not points:
-                raise ConfigError(f"The run {run.name} has no figure {y!r}.")
+        for index, (short, group) in enumerate(groups):
+            at, heights = _points(group, values, y)
             style = STYLES[index % len(STYLES)]
             colour = COLOURS[index % len(COLOURS)]
-            axes.plot(*zip(*points, strict=True), style, color=colour, lw=1.4, label=short)
+            axes.plot(at, heights.mean(axis=0), style, color=colour, lw=1.4, label=short)
+            if len(group) > 1:
+                low, high = heights.min(axis=0), heights.max(axis=0)
+                axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
         axes.set_xlabel(label)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
@@ -110,11 +145,24 @@ def draw_curves(
     panels[0].set_ylabel(y.replace("_", " "))
     handles, labels = panels[0].get_legend_handles_labels()
     columns = int(figure.get_figwidth() / (0.8 + 0.09 * max(map(len, labels))))  # inches
-    columns = max(1, min(len(runs), columns))
+    columns = max(1, min(len(groups), columns))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     if title:
         figure.suptitle(title)
     figure.savefig(path, dpi=150)
+
+
+def _points(
+    group: Sequence[Run], values: Callable[[Run], list[float]], y: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return where a group's runs were all evaluated, on average, and y of each run there."""
+    length = min(len(run.rounds) for run in group)
+    columns = [run.column(y)[:length] for run in group]
+    known = [k for k in range(length) if all(column[k] is not None for column in columns)]
+    if not known:
+        raise ConfigError(f"The run {group[0].name} has no figure {y!r}.")
+    at = np.array([[values(run)[k] for k in known] for run in group]).mean(axis=0)
+    return at, np.array([[column[k] for k in known] for column in columns], dtype=float)
 
 
 @dataclass(frozen=True)

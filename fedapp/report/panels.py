@@ -1,5 +1,6 @@
 """Pictures of a few curves each, side by side."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,11 +49,13 @@ def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
-    for index, curve in enumerate(panel.curves):
-        colour = COLOURS[index % len(COLOURS)]
+    colours = itertools.cycle(COLOURS)
+    for curve in panel.curves:
+        colour = "" if curve.kind == "guide" else next(colours)
         match curve.kind:
             case "guide":
-                axes.plot(curve.x, curve.y, "--", color="0.55", lw=1, label=curve.label, zorder=1)
+                label = curve.label or None
+                axes.plot(curve.x, curve.y, "--", color="0.55", lw=1, label=label, zorder=1)
             case "points":
                 axes.plot(curve.x, curve.y, "o-", color=colour, lw=1.2, ms=5, label=curve.label)
             case kind:

@@ -33,7 +33,11 @@ def plan(name: str, presets: Path, directory: Path) -> list[RunConfig]:
 
 def conclude(name: str, directory: Path) -> Outcome:
     """Read a theorem's runs and compare them with what it says."""
-    return THEOREMS[name].check(load_runs([directory / name]))
+    try:
+        return THEOREMS[name].check(load_runs([directory / name]))
+    except (IndexError, KeyError, ValueError) as error:  # runs that it needs have no rounds
+        told = f"runs are missing ({type(error).__name__}: {error})"
+        return Outcome([Finding("its runs", "complete", told, False)], [])
 
 
 def check_theorems(names: Sequence[str], presets: Path, directory: Path, workers: int) -> bool:
@@ -57,11 +61,14 @@ def check_theorems(names: Sequence[str], presets: Path, directory: Path, workers
     )  # fmt: skip
     with progress:
         task = progress.add_task("", total=len(configs))
-        for _, _ in run_all(configs, workers):
+        for config, error in run_all(configs, workers):
             progress.advance(task)
+            if error:
+                console.print(f"{config.run_name} ended early: {error}")
     outcomes = {name: conclude(name, directory) for name in chosen}
     for name, outcome in outcomes.items():
-        draw_panels(outcome.panels, THEOREMS[name].title, directory / f"{name}.png")
+        if outcome.panels:
+            draw_panels(outcome.panels, THEOREMS[name].title, directory / f"{name}.png")
     rows = [(THEOREMS[name].title, f) for name, o in outcomes.items() for f in o.findings]
     (directory / "theory.md").write_text(markdown(rows))
     facts = [{"theorem": title} | asdict(finding) for title, finding in rows]
