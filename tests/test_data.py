@@ -250,3 +250,23 @@ def test_real_mnist_learns_and_starts_fast_the_second_time(run_inline: RunInline
 
 def test_config_defaults_are_a_valid_run() -> None:
     assert make_problem(RunConfig()).objective(0).num_examples > 0
+
+
+def test_tiny_imagenet_s_layout(tmp_path: Path) -> None:
+    """64x64, colour with some grey ones between, and `valid-*` where others have `test-*`."""
+    rng = np.random.default_rng(0)
+    colour = list(rng.integers(0, 256, (20, 64, 64, 3), dtype=np.uint8))
+    images = [*colour, rng.integers(0, 256, (64, 64), dtype=np.uint8)]
+    labels = [*range(0, 200, 10), 199]
+    for split in ("train", "valid"):
+        path = tmp_path / "tiny-imagenet" / f"{split}-00000-of-00001.parquet"
+        write_parquet(path, images, labels)  # type: ignore[arg-type]
+    data = load_images("tiny-imagenet", str(tmp_path))
+    assert data.train_images.shape == data.test_images.shape == (21, 3, 64, 64)
+    assert data.num_classes == 200
+    np.testing.assert_array_equal(data.train_images[3], colour[3].transpose(2, 0, 1))
+    np.testing.assert_array_equal(data.train_images[20], np.stack([images[20]] * 3))
+    keys: dict[str, Value] = {"dataset": "tiny-imagenet", "data_dir": str(tmp_path)}
+    keys |= {"model": "vgg11", "partition": "iid", "num_clients": 3, "clients_per_round": 1}
+    problem = make_problem(parse_run_config(kebab(keys)))
+    assert problem.tensor_sizes[-2:] == (1024 * 200, 200)

@@ -10,7 +10,14 @@ import run_simulation
 from fedapp.config import parse_run_config
 from fedapp.errors import ConfigError
 from fedapp.registry import find_algorithm
-from fedapp.report.curves import load_runs, reach, short_names
+from fedapp.report.curves import (
+    best_per,
+    draw_curves,
+    load_runs,
+    over_seeds,
+    reach,
+    short_names,
+)
 from fedapp.sweep import read_runs
 from tests.conftest import RunInline, read_rounds
 from tests.test_cli import fedapp
@@ -216,3 +223,49 @@ def test_what_a_target_costs(run_inline: RunInline, tmp_path: Path) -> None:
     assert spent.uplink_bytes == sum(r["uplink_bytes"] for r in records[:reached])
     assert spent.seconds == pytest.approx(sum(r["simulated_seconds"] for r in records[:reached]))
     assert reach(one, target + 1e-9) is None
+
+
+def test_runs_that_differ_in_their_seeds_are_one_curve(
+    run_inline: RunInline, tmp_path: Path
+) -> None:
+    for seed in (0, 1, 2):
+        run_inline(num_rounds=3, run_name=f"x-fedavg-seed-{seed}", seed=seed)
+    run_inline(num_rounds=3, run_name="x-prox", algorithm="fedprox")
+    runs = load_runs([tmp_path])
+    assert [(name, len(group)) for name, group in over_seeds(runs)] == [("fedavg", 3), ("prox", 1)]
+    draw_curves(runs, ["rounds"], "test_accuracy", tmp_path / "band.png")
+    with Image.open(tmp_path / "band.png") as drawn:
+        # The first curve's colour at a fifth of its strength, over white.
+        assert (204, 226, 239) in set(drawn.convert("RGB").getdata())
+
+
+def test_the_best_setting_of_each_algorithm(run_inline: RunInline, tmp_path: Path) -> None:
+    for lr in (0.001, 0.2):
+        for algorithm in ("fedavg", "fedprox"):
+            for seed in (0, 1):
+                name = f"{algorithm}-{lr}-{seed}"
+                run_inline(num_rounds=8, run_name=name, lr=lr, algorithm=algorithm, seed=seed)
+    kept = best_per(load_runs([tmp_path]), ["algorithm"])
+    assert {(r.config["algorithm"], r.config["lr"], r.config["seed"]) for r in kept} == {
+        (algorithm, 0.2, seed) for algorithm in ("fedavg", "fedprox") for seed in (0, 1)
+    }
+    with pytest.raises(ConfigError, match="takes a config key"):
+        best_per(load_runs([tmp_path]), ["colour"])
+
+
+def test_a_map_over_two_keys(
+    run_inline: RunInline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for lr in (0.1, 0.2):
+        for steps in (1, 3):
+            run_inline(num_rounds=2, run_name=f"g-{lr}-{steps}", lr=lr, local_steps=steps)
+    words = ["grid", str(tmp_path), "-x", "lr", "-y", "local-steps", "-o", str(tmp_path / "g.png")]
+    assert fedapp(monkeypatch, *words) == 0
+    with Image.open(tmp_path / "g.png") as drawn:
+        assert len(set(drawn.convert("L").getdata())) > 50
+    words[3] = "colour"
+    assert fedapp(monkeypatch, *words) == 2
+    assert "colour is not a config key" in capsys.readouterr().err
