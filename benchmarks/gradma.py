@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedapp.config import parse_run_config
-from fedapp.models.networks import make_network
+from fedapp.models.networks import layout_of, make_network
 from fedapp.registry import find_algorithm
 from fedapp.wire import Update
 
@@ -34,8 +34,8 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)  # as in every run
     network = make_network("lenet5", (3, 32, 32), 10, "batch", 0)
-    sizes = tuple(p.numel() for p in network.parameters())
-    d = sum(sizes)
+    layout = layout_of(network, "lenet5")
+    d = layout.size
     print("| updates | scope | mean | server step | ratio |")
     print("|---|---|---|---|---|")
     for cohort in (10, 50, 100):
@@ -52,7 +52,7 @@ def main() -> None:
             algorithm = find_algorithm(config)
             x = np.zeros(d, np.float32)
             strategy = algorithm.strategy(
-                config, algorithm.client, x, np.zeros(0, np.float32), None, sizes
+                config, algorithm.client, x, np.zeros(0, np.float32), None, layout
             )
             rng = np.random.default_rng(0)
             # Clients that agree a little, as updates of one model do.

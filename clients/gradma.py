@@ -12,7 +12,7 @@ class GradMAClient(Client):
 
     def update(self, x: Tensor) -> dict[str, Tensor]:
         """Step along P(g(y), [g(y_before), g(x), y - x]), all on the same mini-batch."""
-        scope = self.objective.tensor_sizes if self.options.scope == "layer" else (len(x),)
+        scope = self.objective.layout.tensors if self.options.scope == "layer" else (len(x),)
         y, before = x.clone(), self.state.get("y", x)  # y_{-1} is the last local model
         rows = x.new_empty((4, len(x)))
         v, at_before, at_x, drift = rows

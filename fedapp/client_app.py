@@ -95,7 +95,7 @@ def _train_client(
     objective = problem.objective(client)
     device = objective.buffers.device
     state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}
-    compressor = find_compressor(config, problem.tensor_sizes)
+    compressor = find_compressor(config, problem.layout.tensors)
     trainee = algorithm.client(objective, config, client, state, compressor)
     received = invitation.shared | invitation.own.get(client, {})
     buffers = received.pop("buffers")

@@ -159,6 +159,18 @@ class GradMaKeys(_Table):
     scope: Literal["layer", "model"] = Field("layer", description="what is projected at once")
 
 
+class FedBcgdKeys(_Table):
+    """FedBCGD and FedBCGD+."""
+
+    blocks: int = Field(
+        5, ge=1, description="into which the model is divided, beside the shared one"
+    )
+    momentum: float = Field(0.5, ge=0, lt=1, description="lambda, of the server's step")
+    control: Literal["consistent", "printed"] = Field(
+        "consistent", description="which of its control variate a client renews (fedbcgd-plus)"
+    )
+
+
 class DianaKeys(_Table):
     """DIANA."""
 
@@ -294,6 +306,7 @@ class RunConfig(_Table):
     fedmlb: FedMlbKeys = FedMlbKeys()
     fedmlbm: FedMlbMKeys = FedMlbMKeys()
     gradma: GradMaKeys = GradMaKeys()
+    fedbcgd: FedBcgdKeys = FedBcgdKeys()
     diana: DianaKeys = DianaKeys()
     vrdiana: VrDianaKeys = VrDianaKeys()
     qsgd: QsgdKeys = QsgdKeys()
@@ -342,7 +355,7 @@ class RunConfig(_Table):
 
     @property
     def options(self) -> Any:
-        """The algorithm's own keys, or None if it has none; gradma-w and gradma-s share gradma's."""
+        """The algorithm's own keys, or None if it has none; a variant such as gradma-w shares gradma's."""
         return getattr(self, self.algorithm.partition("-")[0], None)
 
     @property

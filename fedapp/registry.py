@@ -5,6 +5,7 @@ from functools import lru_cache
 
 from clients.averaging import FedAvgClient, FedProxClient
 from clients.diana import DIANAClient, VRDIANAClient
+from clients.fedbcgd import FedBCGDClient, FedBCGDPlusClient
 from clients.fedcet import FedCETClient
 from clients.fedcomgate import FedCOMClient, FedCOMGATEClient, FedGATEClient
 from clients.feddc import FedDCClient
@@ -25,6 +26,7 @@ from fedapp.models.problem import Problem
 from fedapp.strategy import FederatedStrategy
 from strategies.averaging import FedAdam, FedAvg, FedAvgM
 from strategies.diana import DIANA
+from strategies.fedbcgd import FedBCGD, FedBCGDPlus
 from strategies.fedcet import FedCET
 from strategies.fedcomgate import FedCOM, FedCOMGATE, FedGATE
 from strategies.feddc import FedDC
@@ -113,6 +115,14 @@ ALGORITHMS = {
             "gradma-w", "local steps that agree with earlier ones", FedAvg, GradMAClient, True
         ),
         Algorithm("gradma-s", "a server step that agrees with a memory", GradMA, FedAvgClient),
+        Algorithm("fedbcgd", "each group uploads one block", FedBCGD, FedBCGDClient),
+        Algorithm(
+            "fedbcgd-plus",
+            "FedBCGD with control variates and variance reduction",
+            FedBCGDPlus,
+            FedBCGDPlusClient,
+            stateful=True,
+        ),
         Algorithm(
             "diana",
             "compressed differences between gradients and shifts",
@@ -182,6 +192,6 @@ def make_strategy(config: RunConfig, problem: Problem) -> FederatedStrategy:
         raise ConfigError(
             f"{algorithm.name} looks into a network: choose an image data set and a network as model."
         )
-    sizes = problem.tensor_sizes
-    compressor = find_compressor(config, sizes)
-    return algorithm.strategy(config, algorithm.client, *problem.initial(), compressor, sizes)
+    compressor = find_compressor(config, problem.layout.tensors)
+    start = problem.initial()
+    return algorithm.strategy(config, algorithm.client, *start, compressor, problem.layout)

@@ -21,6 +21,7 @@ from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting
+from fedapp.models.layout import Layout
 from fedapp.models.problem import Vector
 from fedapp.randomness import sample_cohort
 from fedapp.wire import Arrays, Invitation, Update
@@ -40,14 +41,14 @@ class FederatedStrategy(Strategy):
         x: Vector,
         buffers: Vector,
         compressor: Compressor | None = None,
-        tensor_sizes: tuple[int, ...] = (),
+        layout: Layout | None = None,
     ) -> None:
         self.config = config
         self.options = config.options
         self.server_lr = config.server_lr or self.default_server_lr
         self.x = x
         self.buffers = buffers
-        self.tensor_sizes = tensor_sizes or (x.size,)  # of the pieces that x is made of
+        self.layout = layout or Layout((x.size,), (x.size,))
         self.hosting = Hosting(config.num_clients)
         self.state_dir = config.state_dir
         self.compressor = compressor  # of what clients send
@@ -55,11 +56,7 @@ class FederatedStrategy(Strategy):
         self.min_clients = config.min_clients  # a round with fewer updates is repeated
         self.notes: list[str] = []  # what `setup` has to tell the user
         self._sends = client_type.sends
-        sent = wire.Compressed(compressor, x.size, x.dtype) if compressor else (x.dtype, x.shape)
-        self._spec: wire.Spec = {
-            **dict.fromkeys(self._sends, sent),
-            "buffers": (buffers.dtype, buffers.shape),
-        }
+        self._specs: dict[tuple[int, ...], wire.Spec] = {}  # of what clients send, by its tensors
         self._tag = 0  # of the attempt under way
         self._sent: list[tuple[Metadata, list[int]]] = []  # this attempt's messages, and for whom
         self._accepted: dict[int, int] = {}  # client -> tag of its last update that was used
@@ -80,6 +77,13 @@ class FederatedStrategy(Strategy):
     def own(self, client: int) -> Arrays:
         """Return what one sampled client alone receives: what was left for it to `deliver`."""
         return self._undelivered.get(self._accepted.get(client, 0), {})
+
+    def invite(self, clients: Sequence[int], round_: int, attempt: int) -> None:
+        """Hear which clients are about to be invited."""
+
+    def sent_tensors(self, client: int) -> tuple[int, ...]:
+        """Return the sizes of the tensors of each vector that a client sends: the whole model's."""
+        return self.layout.tensors
 
     @abstractmethod
     def aggregate(self, updates: Sequence[Update]) -> None:
@@ -174,7 +178,9 @@ class FederatedStrategy(Strategy):
         self._tag = server_round * (run.round_retries + 1) + attempt
         self.hosting.update(grid)
         hosts: dict[int, list[int]] = {}
-        for client in sample_cohort(self.hosting.clients, size, seed, server_round, attempt):
+        cohort = sample_cohort(self.hosting.clients, size, seed, server_round, attempt)
+        self.invite(cohort, server_round, attempt)
+        for client in cohort:
             hosts.setdefault(self.hosting.node_of[client], []).append(client)
         self._downlink_bytes, self._sent = 0, []
         messages = []
@@ -209,7 +215,7 @@ class FederatedStrategy(Strategy):
             if (message := answers.get(sent.message_id)) is None:
                 failures |= dict.fromkeys(clients, "no answer in time")
                 continue
-            reply = wire.unpack_reply(message, clients, self._spec)
+            reply = wire.unpack_reply(message, {c: self._spec_of(c) for c in clients})
             updates += reply.updates
             failures |= reply.failures
             uplink_bytes += reply.uplink_bytes
@@ -255,8 +261,7 @@ class FederatedStrategy(Strategy):
         self, round_: int, updates: Sequence[Update], uplink_bytes: int
     ) -> dict[str, int | float]:
         size, work = self.x.size, self.config.local_work
-        vector = self.compressor.nominal_bits(size) if self.compressor else 8 * self.x.nbytes
-        nominal = len(updates) * len(self._sends) * vector
+        nominal = sum(self._nominal_bits(update.client) for update in updates)
         trained = {u.client: work.samples(u.num_examples) for u in updates}
         training = costs.training_seconds(self.config, round_, trained)
 
@@ -268,6 +273,23 @@ class FederatedStrategy(Strategy):
             "simulated_seconds": seconds(8 * uplink_bytes),
             "simulated_seconds_nominal": seconds(nominal),
         }
+
+    def _spec_of(self, client: int) -> wire.Spec:
+        sizes = self.sent_tensors(client)
+        if sizes not in self._specs:
+            count, dtype = sum(sizes), self.x.dtype
+            codec = self.compressor.for_tensors(sizes) if self.compressor else None
+            sent = wire.Compressed(codec, count, dtype) if codec else (dtype, (count,))
+            buffers = (self.buffers.dtype, self.buffers.shape)
+            self._specs[sizes] = {**dict.fromkeys(self._sends, sent), "buffers": buffers}
+        return self._specs[sizes]
+
+    def _nominal_bits(self, client: int) -> int:
+        count = sum(self.sent_tensors(client))
+        vector = (
+            self.compressor.nominal_bits(count) if self.compressor else 8 * self.x.itemsize * count
+        )
+        return len(self._sends) * int(vector)
 
     def _say_once(self, text: str, kind: str) -> None:
         if kind not in self._said:

@@ -294,8 +294,8 @@ def add_failures(content: RecordDict, failures: Mapping[int, str]) -> None:
     content["failures"] = ConfigRecord({str(c): reason for c, reason in failures.items()})
 
 
-def unpack_reply(message: Message, invited: Iterable[int], spec: Spec) -> Reply:
-    """Read a node's answer; a client whose part of it is not as expected has failed.
+def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
+    """Read a node's answer; a client whose part of it is not as is expected of it has failed.
 
     Only invited clients are looked for: what a node sends beside them is not read at all.
     """
@@ -306,7 +306,7 @@ def unpack_reply(message: Message, invited: Iterable[int], spec: Spec) -> Reply:
     content = message.content
     told = content.get("failures")
     reasons = told if isinstance(told, ConfigRecord) else ConfigRecord()
-    for client in invited:
+    for client, spec in invited.items():
         record, metrics = content.get(f"client.{client}"), content.get(f"metrics.{client}")
         if not isinstance(record, ArrayRecord):
             reply.failures[client] = str(reasons.get(str(client), "it sent nothing"))[:300]

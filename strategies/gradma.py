@@ -33,7 +33,7 @@ class GradMA(FederatedStrategy):
             )
         self.memory_size = size or min(N, max(S, DEFAULT_MEMORY))
         self.m = np.zeros_like(self.x)
-        scope = self.tensor_sizes if self.options.scope == "layer" else (self.x.size,)
+        scope = self.layout.tensors if self.options.scope == "layer" else (self.x.size,)
         self.D = Memory(self.memory_size, scope, self.x.dtype)
         self.slots: dict[int, int] = {}  # client -> its slot; the oldest first
         self.counter: dict[int, int] = {}  # client with a slot -> how often it took part since

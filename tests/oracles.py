@@ -623,3 +623,84 @@ def slope_of(loss: Callable[[Vector], float], y: Vector, h: float = 1e-6) -> Vec
         down[j] -= h
         gradient[j] = (loss(up) - loss(down)) / (2 * h)
     return gradient
+
+
+# FedBCGD. `blocks` are the coordinates of each block, `shared` those of the shared one; `groups[k]` holds, for
+# each block, the clients of round k that upload it.
+
+Coordinates = list[int]
+
+
+def fedbcgd(
+    x: Vector,
+    g: Callable[[int, int, int, Vector], Vector],
+    groups: list[list[list[int]]],
+    tau: int,
+    lr: float,
+    blocks: list[Coordinates],
+    shared: Coordinates,
+    momentum: float,
+) -> Iterator[Vector]:
+    """FedBCGD: `g(k, i, t, y)` is client i's gradient on its mini-batch t of round k."""
+    v = np.zeros_like(x)
+    for k, dealt in enumerate(groups, 1):
+        y = {}
+        for group in dealt:
+            for i in group:
+                y[i] = x.copy()
+                for t in range(tau):
+                    y[i] = y[i] - lr * g(k, i, t, y[i])
+        new = x.copy()
+        parts = [*zip(blocks, dealt, strict=True), (shared, [i for group in dealt for i in group])]
+        for part, clients in parts:
+            if clients:
+                a = sum(y[i][part] for i in clients) / len(clients)
+                v[part] = momentum * v[part] + (a - x[part])
+                new[part] = x[part] + v[part]
+            else:
+                v[part] = momentum * v[part]
+        x = new
+        yield x
+
+
+def fedbcgd_plus(
+    x: Vector,
+    g: Callable[[int, int, int, Vector], Vector],
+    G: Gradient,
+    groups: list[list[list[int]]],
+    tau: int,
+    lr: float,
+    blocks: list[Coordinates],
+    shared: Coordinates,
+    momentum: float,
+    N: int,
+    control: str,
+) -> Iterator[Vector]:
+    """FedBCGD+, `consistent` or as `printed`."""
+    v, c, c_i = np.zeros_like(x), np.zeros_like(x), np.zeros((N, len(x)))
+    for k, dealt in enumerate(groups, 1):
+        y, change = {}, {}
+        for group in dealt:
+            for i in group:
+                y[i], full = x.copy(), G(i, x)
+                for t in range(tau):
+                    direction = g(k, i, t, y[i]) - g(k, i, t, x) + full - c_i[i] + c
+                    y[i] = y[i] - lr * direction
+                change[i] = full - c_i[i]
+        everybody = [i for group in dealt for i in group]
+        new, new_c = x.copy(), c.copy()
+        for part, clients in [*zip(blocks, dealt, strict=True), (shared, everybody)]:
+            if clients:
+                a = sum(y[i][part] for i in clients) / len(clients)
+                v[part] = momentum * v[part] + (a - x[part])
+                new[part] = x[part] + v[part]
+                count = N * len(blocks) if control == "printed" and part is shared else N
+                new_c[part] = c[part] + sum(change[i][part] for i in clients) / count
+            else:
+                v[part] = momentum * v[part]
+        for block, group in zip(blocks, dealt, strict=True):
+            for i in group:
+                heard = list(range(len(x))) if control == "printed" else block + shared
+                c_i[i][heard] = c_i[i][heard] + change[i][heard]
+        x, c = new, new_c
+        yield x

@@ -1,5 +1,6 @@
 """Every algorithm against its pseudocode, through the real Strategy, ClientApp and Client."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -130,6 +131,38 @@ GRADMA: dict[str, Value] = {
     "quadratic__noise": 0.5,
 }
 GRADMA_NUMBERS: dict[str, Any] = {"beta1": 0.6, "beta2": 0.8, "m": 6, "server_lr": 0.7, "N": N}
+
+
+def groups_of(config: RunConfig, cohorts: oracles.Cohorts) -> list[list[list[int]]]:
+    """Deal each round's clients into one group for each block, as the server does."""
+    count, dealt = config.fedbcgd.blocks, []
+    for k, cohort in enumerate(cohorts, 1):
+        order = generator(config.seed, "groups", k).permutation(cohort).tolist()
+        dealt.append([order[j::count] for j in range(count)])
+    return dealt
+
+
+def fedbcgd(
+    x: oracles.Vector, g: oracles.Gradient, cohorts: oracles.Cohorts, **numbers: Any
+) -> Any:
+    """Quadratics have no head: the shared block is empty, and the blocks are cut evenly."""
+    config = numbers.pop("config")
+    count = config.fedbcgd.blocks
+    cuts = [round(len(x) * j / count) for j in range(count + 1)]
+    numbers["blocks"] = [list(range(a, b)) for a, b in itertools.pairwise(cuts)]
+    noisy, groups = with_noise(config, g), groups_of(config, cohorts)
+    if config.algorithm == "fedbcgd":
+        return oracles.fedbcgd(x, noisy, groups, shared=[], **numbers)
+    return oracles.fedbcgd_plus(x, noisy, g, groups, shared=[], N=N, **numbers)
+
+
+BLOCKS: dict[str, Value] = {
+    "fedbcgd__blocks": 3,
+    "fedbcgd__momentum": 0.6,
+    "quadratic__noise": 0.5,
+    "lr": 0.1,
+}
+BLOCK_NUMBERS: dict[str, Any] = {"momentum": 0.6, "lr": 0.1}
 Q, CONFIG = object(), object()  # stand for the quantizer, and the config, of a case
 QSGD: dict[str, Value] = {"compressor": "qsgd", "qsgd__levels": 8}
 
@@ -315,6 +348,24 @@ CASES = {
         GRADMA | {"gradma__memory_size": 0},
         gradma,
         GRADMA_NUMBERS | {"m": N, "config": CONFIG},
+        full=True,
+    ),
+    "fedbcgd": Case("fedbcgd", BLOCKS, fedbcgd, BLOCK_NUMBERS | {"config": CONFIG}, full=True),
+    "fedbcgd, more blocks than clients": Case(
+        "fedbcgd", BLOCKS | {"fedbcgd__blocks": 5}, fedbcgd, BLOCK_NUMBERS | {"config": CONFIG}
+    ),
+    "fedbcgd-plus": Case(
+        "fedbcgd-plus",
+        BLOCKS,
+        fedbcgd,
+        BLOCK_NUMBERS | {"config": CONFIG, "control": "consistent"},
+        full=True,
+    ),
+    "fedbcgd-plus, as printed": Case(
+        "fedbcgd-plus",
+        BLOCKS | {"fedbcgd__control": "printed"},
+        fedbcgd,
+        BLOCK_NUMBERS | {"config": CONFIG, "control": "printed"},
         full=True,
     ),
     "diana": Case(

@@ -51,7 +51,7 @@ def oracle(config: RunConfig) -> list[oracles.Vector]:
     keys, beta1 = config.options, getattr(config.options, "beta1", 0.0)
     pixels = data.train_images.reshape(len(data.train_images), -1).astype(np.float64)
     inputs = (pixels - data.mean[0]) / data.std[0]
-    x, m = problem.initial()[0], np.zeros(problem.tensor_sizes and sum(problem.tensor_sizes))
+    x, m = problem.initial()[0], np.zeros(problem.layout.size)
     previous: dict[int, oracles.Vector] = {}
     found = []
     for k in range(1, config.num_rounds + 1):

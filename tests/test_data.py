@@ -269,4 +269,4 @@ def test_tiny_imagenet_s_layout(tmp_path: Path) -> None:
     keys: dict[str, Value] = {"dataset": "tiny-imagenet", "data_dir": str(tmp_path)}
     keys |= {"model": "vgg11", "partition": "iid", "num_clients": 3, "clients_per_round": 1}
     problem = make_problem(parse_run_config(kebab(keys)))
-    assert problem.tensor_sizes[-2:] == (1024 * 200, 200)
+    assert problem.layout.tensors[-2:] == (1024 * 200, 200)

@@ -128,7 +128,7 @@ def network_oracle(config: RunConfig, **parts: Any) -> list[oracles.Vector]:
             config.lr,
             1.0,
             config.num_clients,
-            problem.tensor_sizes,
+            problem.layout.tensors,
             config.gradma.beta1,
             config.gradma.beta2,
             config.gradma.memory_size,

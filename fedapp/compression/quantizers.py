@@ -6,7 +6,7 @@ NeurIPS 2017, the quantizer of FedPAQ. Uniform: the affine quantizer of FedCOM's
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -226,6 +226,10 @@ class Uniform(Compressor):
             raise ConfigError("uniform takes the sizes of tensors, a tuple of whole numbers.")
         if self.rounding not in ("stochastic", "nearest"):
             raise ConfigError("uniform rounds 'stochastic' or 'nearest'.")
+
+    def for_tensors(self, sizes: tuple[int, ...]) -> "Uniform":
+        """Give other tensors scales of their own, if these have."""
+        return replace(self, tensors=sizes) if self.tensors else self
 
     @property
     def unbiased(self) -> bool:  # type: ignore[override]

@@ -16,7 +16,7 @@ from fedapp.data import ImageData, load_images, load_partition
 from fedapp.errors import ConfigError
 from fedapp.models.batches import shuffled_batches
 from fedapp.models.flat import FlatModel
-from fedapp.models.networks import Network, make_network
+from fedapp.models.networks import Network, layout_of, make_network
 from fedapp.models.problem import Loss, Vector
 from fedapp.randomness import Generator, torch_seed
 
@@ -38,7 +38,7 @@ class Classification:
         self.model = FlatModel(network.to(self.device, self.dtype))
         if self.model.buffers.numel() and config.batch_size == 1:
             raise ConfigError("batch-size = 1 does not go with batch norm: set norm to group.")
-        self.tensor_sizes = tuple(self.model.sizes)
+        self.layout = layout_of(network, config.model)
         self._initial = tuple(
             v.cpu().numpy().copy() for v in (self.model.vector, self.model.buffers)
         )
@@ -110,7 +110,7 @@ class ClientImages:
         self.problem = problem
         self.indices = indices
         self.num_examples = len(indices)
-        self.tensor_sizes = problem.tensor_sizes
+        self.layout = problem.layout
         self.buffers = problem.model.buffers
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Batch]:

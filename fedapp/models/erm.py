@@ -24,6 +24,7 @@ from fedapp.config import LocalWork, RunConfig
 from fedapp.data import ImageData, load_images, load_partition
 from fedapp.errors import ConfigError
 from fedapp.models.batches import shuffled_batches
+from fedapp.models.layout import Layout
 from fedapp.models.problem import Vector
 from fedapp.randomness import Generator
 
@@ -43,7 +44,7 @@ class LinearERM:
         positive = config.erm.positive
         self.rows, self.signs = self._tensors(data.train_images, data.train_labels == positive)
         self._test = self._tensors(data.test_images, data.test_labels == positive)
-        self.tensor_sizes: tuple[int, ...] = (self.rows.shape[1],)
+        self.layout = Layout((self.rows.shape[1],), (self.rows.shape[1],))
         weights = torch.zeros(len(self.rows), dtype=self.dtype)
         for client in range(len(self.partition)):
             held = torch.from_numpy(self.partition[client])
@@ -163,7 +164,7 @@ class ClientRisk:
         self.problem = problem
         self.indices = indices
         self.num_examples = len(indices)
-        self.tensor_sizes = problem.tensor_sizes
+        self.layout = problem.layout
         self.buffers = problem.rows.new_empty(0)
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[NDArray[np.int64]]:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedapp.errors import ConfigError
+from fedapp.models.layout import Layout
 
 Shape = tuple[int, int, int]
 
@@ -144,6 +145,16 @@ def vgg11(shape: Shape, num_classes: int) -> Network:
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
             nn.init.zeros_(module.bias)  # type: ignore[arg-type]
     return network
+
+
+def layout_of(network: Network, model: str) -> Layout:
+    """Return how a network's parameters are laid out; a module's own parameters are one layer."""
+    head = sum(p.numel() for p in network.head.parameters())
+    own = [
+        [p.numel() for p in module.parameters(recurse=False)] for module in network.blocks.modules()
+    ]
+    layers = tuple(sum(sizes) for sizes in own if sizes)
+    return Layout(tuple(p.numel() for p in network.parameters()), layers, head, model)
 
 
 def make_network(name: str, shape: Shape, num_classes: int, norm: str, seed: int) -> Network:

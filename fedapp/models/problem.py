@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.config import LocalWork
+from fedapp.models.layout import Layout
 from fedapp.models.networks import Network
 from fedapp.randomness import Generator
 
@@ -18,7 +19,7 @@ class Objective(Protocol):
     """One client's f_i."""
 
     num_examples: int
-    tensor_sizes: tuple[int, ...]  # of the pieces that y is made of, in order
+    layout: Layout
     buffers: Tensor  # the model's statistics, which training changes; may be empty
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Any]:
@@ -49,7 +50,7 @@ class NetworkObjective(Objective, Protocol):
 class Problem(Protocol):
     """The whole of it: every client's objective, the start, and the measure of success."""
 
-    tensor_sizes: tuple[int, ...]  # of the pieces that x is made of, in order
+    layout: Layout
 
     def initial(self) -> tuple[Vector, Vector]:
         """Return the common starting point x, and the buffers: what is not trained."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedapp.config import LocalWork, RunConfig
 from fedapp.errors import ConfigError
+from fedapp.models.layout import Layout
 from fedapp.models.problem import Vector
 from fedapp.randomness import Generator, generator
 
@@ -36,7 +37,7 @@ class Quadratic:
         self.A = torch.tensor(np.stack([a for a, _ in drawn]), dtype=dtype)
         self.b = torch.tensor(np.stack([b for _, b in drawn]), dtype=dtype)
         self.noise = keys.noise
-        self.tensor_sizes: tuple[int, ...] = (keys.dim,)
+        self.layout = Layout((keys.dim,), (keys.dim,))
         A, b = self.A.numpy().astype(np.float64), self.b.numpy().astype(np.float64)
         self._A, self._b = A, b
         with threadpool_limits(1):
@@ -100,7 +101,7 @@ class ClientQuadratic:
 
     def __init__(self, A: Tensor, b: Tensor, noise: float) -> None:
         self.A, self.b, self.noise = A, b, noise
-        self.tensor_sizes: tuple[int, ...] = (len(b),)
+        self.layout = Layout((len(b),), (len(b),))
         self.buffers = b.new_empty(0)
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Tensor]:

@@ -1,0 +1,60 @@
+"""The clients of FedBCGD and FedBCGD+; see `strategies/fedbcgd.py`."""
+
+import torch
+from torch import Tensor
+
+from clients.averaging import FedAvgClient
+from fedapp.client import Client
+from fedapp.models.layout import divide
+
+
+class BlockClient(Client):
+    """Uploads its block of a vector, and the shared one behind it."""
+
+    def choose(self, block: Tensor) -> None:
+        """Take on the block that the server has dealt."""
+        layout = self.objective.layout
+        division = divide(layout, self.options.blocks)
+        self.parts = (division.blocks[int(block)], division.shared)
+        if self.compressor:
+            sizes = tuple(size for part in self.parts for size in layout.tensors_within(part))
+            self.compressor = self.compressor.for_tensors(sizes)
+
+    def of(self, vector: Tensor) -> Tensor:
+        """Return the client's parts of a vector."""
+        return torch.cat([vector[part] for part in self.parts])
+
+
+class FedBCGDClient(BlockClient, FedAvgClient):
+    """FedAvg's local steps on all parameters."""
+
+    def update(self, x: Tensor, block: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        """Train, and send the client's parts of u_i."""
+        self.choose(block)
+        return {"u": self.of(FedAvgClient.update(self, x)["u"])}
+
+
+class FedBCGDPlusClient(BlockClient):
+    """Variance-reduced local steps, corrected by c - c_i."""
+
+    sends = ("u", "dc")
+
+    def update(self, x: Tensor, c: Tensor, block: Tensor) -> dict[str, Tensor]:
+        """Step along g(y) - g(x; same batch) + G_i(x) - c_i + c, then c_i <- G_i(x)."""
+        self.choose(block)
+        y, G = x.clone(), self.full_gradient(x)
+        c_i = self.state.get("c_i", torch.zeros_like(x))
+        shift = G - c_i + c
+        for batch in self.batches():
+            direction = self.gradient(y, batch) + shift
+            y -= self.lr * (direction - self.gradient_aside(x, batch))
+        dc = self.compressed("dc", self.of(G - c_i), feedback=False)
+        if self.options.control == "printed":
+            self.state["c_i"] = G
+        else:  # only what the server hears of, so that c stays the mean of all c_i
+            c_i = c_i.clone()
+            length = self.parts[0].stop - self.parts[0].start
+            c_i[self.parts[0]] += dc[:length]
+            c_i[self.parts[1]] += dc[length:]
+            self.state["c_i"] = c_i
+        return {"u": self.of(x - y), "dc": dc}

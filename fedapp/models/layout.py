@@ -1,0 +1,84 @@
+"""How a model's parameter vector is laid out: tensors, layers, and its division into blocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The pieces that a vector is made of, in order: its tensors, and coarser, its layers.
+
+    The last `head` numbers are the classifier's; a problem that is no network has one layer and no head.
+    """
+
+    tensors: tuple[int, ...]
+    layers: tuple[int, ...]  # without the head's; a layer's weight and bias are one piece
+    head: int = 0
+    model: str = ""
+
+    @property
+    def size(self) -> int:
+        """The length of the vector."""
+        return sum(self.tensors)
+
+    def tensors_within(self, part: slice) -> tuple[int, ...]:
+        """Return the sizes of the tensors, or parts of tensors, in a part of the vector."""
+        sizes, start = [], 0
+        for size in self.tensors:
+            overlap = min(part.stop, start + size) - max(part.start, start)
+            if overlap > 0:
+                sizes.append(overlap)
+            start += size
+        return tuple(sizes)
+
+
+@dataclass(frozen=True)
+class Division:
+    """Contiguous blocks, and the shared block behind them."""
+
+    blocks: tuple[slice, ...]
+    shared: slice
+
+
+# The layers of each block in FedBCGD's tables (section 6.6 of its supplement); biases go with their layers.
+# LeNet-5's fifth group has no block of its own: it uploads the shared one alone.
+TABLES = {"lenet5": (1, 1, 1, 1, 0), "vgg11": (2, 2, 2, 2, 2)}
+
+
+@lru_cache
+def divide(layout: Layout, count: int) -> Division:
+    """Divide a model into blocks and the shared block, which is its head."""
+    body = layout.size - layout.head
+    shared = slice(body, layout.size)
+    table = TABLES.get(layout.model, ())
+    if len(table) == count and sum(table) == len(layout.layers):
+        ends = [sum(layout.layers[:n]) for n in accumulate(table)]
+    elif len(layout.layers) >= count:
+        ends = _near_equal(layout.layers, count)
+    else:  # fewer layers than blocks: borders within them
+        ends = [round(body * (n + 1) / count) for n in range(count)]
+    starts = [0, *ends[:-1]]
+    return Division(tuple(slice(a, b) for a, b in zip(starts, ends, strict=True)), shared)
+
+
+def _near_equal(sizes: Sequence[int], count: int) -> list[int]:
+    """Return where `count` runs of pieces end, such that the longest run is as short as can be."""
+    ends = list(accumulate(sizes, initial=0))
+    n = len(sizes)
+    # longest[k][i]: the longest of k runs over the first i pieces, at its shortest; cut[k][i]: the last border.
+    longest = [[0] + [ends[-1] + 1] * n for _ in range(count + 1)]
+    cut = [[0] * (n + 1) for _ in range(count + 1)]
+    longest[0] = [0] + [ends[-1] + 1] * n
+    for k in range(1, count + 1):
+        for i in range(k, n + 1):
+            for j in range(k - 1, i):
+                run = max(longest[k - 1][j], ends[i] - ends[j])
+                if run < longest[k][i]:
+                    longest[k][i], cut[k][i] = run, j
+    borders, i = [n], n
+    for k in range(count, 1, -1):
+        i = cut[k][i]
+        borders.append(i)
+    return [ends[i] for i in reversed(borders)]
