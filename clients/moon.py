@@ -22,7 +22,7 @@ class MOONClient(NetworkClient):
         mu, T = self.options.mu, self.options.temperature
         for batch in self.batches():
             z_x = self.objective.representation(x, batch)
-            z_previous = self.objective.representation(previous, batch)
+            z_previous = z_x if previous is x else self.objective.representation(previous, batch)
 
             def loss(
                 network: Network, inputs: Tensor, labels: Tensor,

@@ -76,6 +76,19 @@ def partition(
     )
 
 
+@app.command()
+def blocks(presets: Presets = None, config: Assignments = None) -> None:
+    """Show how FedBCGD divides the config's model into blocks, and what each group uploads."""
+    from rich.console import Console
+
+    from fedapp.models import make_problem
+    from fedapp.report.blocks import blocks_table
+
+    run = _config(presets, config)
+    layout = make_problem(run).layout
+    Console().print(blocks_table(layout, run.fedbcgd.blocks))
+
+
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="directories of runs, or that hold several")
 ]

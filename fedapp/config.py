@@ -234,6 +234,13 @@ class ErmKeys(_Table):
     regularization: float = Field(1e-4, gt=0, description="lambda over the smoothness L")
 
 
+class VitKeys(_Table):
+    """The model vit-base."""
+
+    image_size: int = Field(224, ge=16, description="side to which images are resized")
+    weights: str = Field("", description="a file of torchvision's vit_b_16 weights, or imagenet")
+
+
 class TimeKeys(_Table):
     """The simulated clock (FedPAQ, section 5)."""
 
@@ -315,6 +322,7 @@ class RunConfig(_Table):
     randk: RandKKeys = RandKKeys()
     quadratic: QuadraticKeys = QuadraticKeys()
     erm: ErmKeys = ErmKeys()
+    vit: VitKeys = VitKeys()
     time: TimeKeys = TimeKeys()
 
     @field_validator("run_name", "dataset")

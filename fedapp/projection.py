@@ -12,14 +12,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 Matrix = NDArray[np.float64]
-SINGULAR = 1e-13  # eigenvalues below this part of the largest are rounding errors
+# Eigenvalues of a Gram matrix below this part of the largest are rounding errors.
+SINGULAR = {torch.float64: 1e-13, torch.float32: 1e-6}
 NEGLIGIBLE = 1e-14  # a product this small, for vectors of length 1, is zero
+SHORT = 10_000  # pieces up to this length are multiplied in float64, which costs next to nothing
 
 
-def dual(gram: Matrix, products: Matrix, length: float) -> Matrix:
+def dual(gram: Matrix, products: Matrix, length: float, singular: float) -> Matrix:
     """Return z for G = `gram`, b = `products` and |v| = `length`; zero rows of C have z = 0."""
     z = np.zeros(len(products))
     norms = np.sqrt(np.diagonal(gram))
@@ -28,7 +31,7 @@ def dual(gram: Matrix, products: Matrix, length: float) -> Matrix:
     if not (b < -NEGLIGIBLE * length).any():  # v agrees with all already
         return z
     values, axes = np.linalg.eigh(gram[np.ix_(rows, rows)] / np.outer(norms[rows], norms[rows]))
-    large = values > SINGULAR * values[-1]
+    large = values > singular * values[-1]
     roots, axes = np.sqrt(values[large]), axes[:, large]
     # G = A'A with A = roots axes'; b = Cv lies in the range of G, so -b = A'(-axes'b / roots).
     solution, _ = nnls(roots[:, None] * axes.T, -(axes.T @ b) / roots, maxiter=30 * len(rows) + 100)
@@ -43,20 +46,25 @@ def pieces(sizes: Sequence[int]) -> list[slice]:
 
 
 def project_(rows: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Make v, the first of a few rows, P(v, C) for the others, piece by piece; return it."""
+    """Make v, the first of a few rows, P(v, C) for the others, piece by piece; return it.
+
+    In float64 whatever the rows are: they are often nearly parallel, and then float32 is far off.
+    """
     for piece in rows.split(list(sizes), dim=1):
-        gram = (piece @ piece.T).double().cpu().numpy()
-        z = dual(gram[1:, 1:], gram[1:, 0], gram[0, 0] ** 0.5)
+        exact = piece.double()
+        gram = (exact @ exact.T).cpu().numpy()
+        z = dual(gram[1:, 1:], gram[1:, 0], gram[0, 0] ** 0.5, SINGULAR[torch.float64])
         if z.any():
-            piece[0].addmv_(piece[1:].T, torch.from_numpy(z).to(rows))
+            piece[0].copy_(exact[0] + torch.from_numpy(z).to(exact) @ exact[1:])
     return rows[0]
 
 
 class Memory:
     """At most `size` vectors, one for each of some clients, and the projection onto what they agree with.
 
-    A vector is a row times a scale, so that fading all of them touches no row; the rows' inner products
-    are kept, piece by piece, and computed anew only for the rows that changed.
+    A vector is a row times a scale, so that fading all of them touches no row. What a vector agrees with
+    does not depend on its scale: so the rows' inner products are kept, piece by piece, and computed anew
+    only for the rows that changed.
     """
 
     def __init__(self, size: int, sizes: Sequence[int], dtype: np.dtype[Any]) -> None:
@@ -64,6 +72,7 @@ class Memory:
         self.rows = np.zeros((size, sum(sizes)), dtype)
         self.scales = np.zeros(size)
         self.grams = np.zeros((len(sizes), size, size))  # of the rows, unscaled
+        self._changed: set[int] = set()
 
     def vector(self, slot: int) -> NDArray[Any]:
         """Return a slot's vector."""
@@ -72,7 +81,7 @@ class Memory:
     def clear(self, slot: int) -> None:
         """Empty a slot."""
         self.rows[slot], self.scales[slot] = 0, 0.0
-        self.grams[:, slot], self.grams[:, :, slot] = 0, 0
+        self._changed.add(slot)
 
     def update(self, fade: float, added: Mapping[int, NDArray[Any]]) -> None:
         """Multiply all vectors by `fade`, then add to some."""
@@ -81,20 +90,25 @@ class Memory:
             self.rows[slot] *= self.rows.dtype.type(self.scales[slot])
             self.rows[slot] += vector
             self.scales[slot] = 1.0
-        self._changed = np.array(sorted(added), dtype=np.int64)
+        self._changed |= set(added)
 
     def project(self, v: NDArray[Any]) -> NDArray[Any]:
         """Return P(v, D), and bring the inner products up to date on the way."""
-        changed, rows = self._changed, torch.from_numpy(self.rows)
+        changed, held = sorted(self._changed), np.flatnonzero(self.scales)
+        rows = torch.from_numpy(self.rows)
         some = torch.from_numpy(np.concatenate([self.rows[changed], v[None]]))
         projected = v.copy()
-        for piece, gram in zip(self.pieces, self.grams, strict=True):
-            fresh = (some[:, piece] @ rows[:, piece].T).double().numpy()
-            gram[changed], gram[:, changed] = fresh[:-1], fresh[:-1].T
-            length = float(np.linalg.norm(v[piece]))
-            z = dual(gram * np.outer(self.scales, self.scales), fresh[-1] * self.scales, length)
-            if z.any():
-                weights = torch.from_numpy((z * self.scales).astype(v.dtype))
-                projected[piece] += (weights @ rows[:, piece]).numpy()
-        self._changed = changed[:0]
+        with threadpool_limits(1):  # as everywhere in a run: equal bits, and no threads that wait
+            for piece, gram in zip(self.pieces, self.grams, strict=True):
+                short = piece.stop - piece.start <= SHORT
+                of = torch.float64 if short else rows.dtype
+                fresh = (some[:, piece].to(of) @ rows[:, piece].to(of).T).double().numpy()
+                gram[changed], gram[:, changed] = fresh[:-1], fresh[:-1].T
+                length = float(np.linalg.norm(v[piece]))
+                z = np.zeros(len(gram))
+                z[held] = dual(gram[np.ix_(held, held)], fresh[-1, held], length, SINGULAR[of])
+                if z.any():
+                    weights = torch.from_numpy(z).to(of)
+                    projected[piece] += (weights @ rows[:, piece].to(of)).numpy()
+        self._changed = set()
         return projected

@@ -50,6 +50,7 @@ HUB = {
     "cifar100": HubSet("uoft-cs/cifar100"),
     "tiny-imagenet": HubSet("zh-plus/tiny-imagenet", test="valid"),
     "femnist": HubSet("flwrlabs/femnist", test=None),
+    "emnist": HubSet("tanganke/emnist_mnist"),
 }
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "character")

@@ -24,6 +24,7 @@ _KEYS = [
     "batch_size",
     "quadratic",
     "erm",
+    "vit",
     "weighting",
 ]
 

@@ -33,7 +33,15 @@ class Classification:
         self.partition = load_partition(self.data, config)
         shape = tuple(self.data.train_images.shape[1:])
         seed = torch_seed(config.seed, "model")
-        network = make_network(config.model, shape, self.data.num_classes, config.norm, seed)
+        network = make_network(
+            config.model,
+            shape,
+            self.data.num_classes,
+            config.norm,
+            seed,
+            config.vit.image_size,
+            config.vit.weights,
+        )
         self.dtype: torch.dtype = getattr(torch, config.dtype)
         self.model = FlatModel(network.to(self.device, self.dtype))
         if self.model.buffers.numel() and config.batch_size == 1:
@@ -44,6 +52,7 @@ class Classification:
         )
         self._mean = torch.tensor(self.data.mean, device=self.device).view(-1, 1, 1)
         self._scale = 1 / torch.tensor(self.data.std, device=self.device).view(-1, 1, 1)
+        self._gathered: tuple[Any, Any, Any] = (None, None, None)  # the last batch
         self._train = torch.from_numpy(self.data.train_images)
         self._train_labels = torch.from_numpy(self.data.train_labels)
 
@@ -69,10 +78,13 @@ class Classification:
         return images.to(self.device, self.dtype).sub_(self._mean).mul_(self._scale)
 
     def training_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Gather training samples by their indices."""
-        chosen = torch.from_numpy(batch)  # index_select is several times as fast as indexing
-        images = self._train.index_select(0, chosen)
-        return self.prepare(images), self._train_labels.index_select(0, chosen).to(self.device)
+        """Gather training samples by their indices; several gradients on one batch gather it once."""
+        if batch is not self._gathered[0]:
+            chosen = torch.from_numpy(batch)  # index_select is several times as fast as indexing
+            images = self.prepare(self._train.index_select(0, chosen))
+            labels = self._train_labels.index_select(0, chosen).to(self.device)
+            self._gathered = batch, images, labels
+        return self._gathered[1], self._gathered[2]
 
     def _load(self, x: Vector, buffers: Vector) -> None:
         self.model.bind(torch.tensor(x, device=self.device))

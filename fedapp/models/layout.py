@@ -44,7 +44,18 @@ class Division:
 
 # The layers of each block in FedBCGD's tables (section 6.6 of its supplement); biases go with their layers.
 # LeNet-5's fifth group has no block of its own: it uploads the shared one alone.
-TABLES = {"lenet5": (1, 1, 1, 1, 0), "vgg11": (2, 2, 2, 2, 2)}
+TABLES = {
+    "lenet5": (1, 1, 1, 1, 0),
+    "vgg11": (2, 2, 2, 2, 2),
+    "vgg19": (8, 2, 2, 2, 4),
+    "resnet18": (
+        5,
+        5,
+        5,
+        3,
+        2,
+    ),  # with the 1x1 convolutions of shortcuts, which its table leaves out
+}
 
 
 @lru_cache

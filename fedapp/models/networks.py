@@ -15,8 +15,11 @@ Shape = tuple[int, int, int]
 class Network(nn.Module):
     """Blocks, each with parameters of its own, then a linear classifier."""
 
-    def __init__(self, blocks: list[nn.Module], head: nn.Linear) -> None:
+    def __init__(
+        self, blocks: list[nn.Module], head: nn.Linear, whole_levels: bool = False
+    ) -> None:
         super().__init__()
+        self.whole_levels = whole_levels  # a block is one layer, which is not cut
         self.blocks = nn.Sequential(*blocks)
         self.head = head
 
@@ -91,10 +94,14 @@ class Residual(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Add the convolutions' output to the input."""
         outputs = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(inputs)))))
+        return F.relu(outputs + self.carried(inputs))
+
+    def carried(self, inputs: Tensor) -> Tensor:
+        """Subsample the input, and pad its channels with zeros."""
         carried = inputs[:, :, :: self.stride, :: self.stride]
-        if self.added:
-            carried = F.pad(carried, (0, 0, 0, 0, self.added // 2, self.added - self.added // 2))
-        return F.relu(outputs + carried)
+        if not self.added:
+            return carried
+        return F.pad(carried, (0, 0, 0, 0, self.added // 2, self.added - self.added // 2))
 
 
 def make_norm(norm: str, channels: int) -> nn.Module:
@@ -102,12 +109,14 @@ def make_norm(norm: str, channels: int) -> nn.Module:
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(channels // 8, channels)
 
 
+def _stem(channels: int, outputs: int, norm: str) -> nn.Module:
+    convolution = nn.Conv2d(channels, outputs, 3, padding=1, bias=False)
+    return nn.Sequential(convolution, make_norm(norm, outputs), nn.ReLU())
+
+
 def resnet20(shape: Shape, num_classes: int, norm: str) -> Network:
     """ResNet-20 for small images (He et al., section 4.2): 3 x 3 blocks of 16, 32, 64 channels."""
-    stem = nn.Sequential(
-        nn.Conv2d(shape[0], 16, 3, padding=1, bias=False), make_norm(norm, 16), nn.ReLU()
-    )
-    blocks: list[nn.Module] = [stem]
+    blocks: list[nn.Module] = [_stem(shape[0], 16, norm)]
     inputs = 16
     for outputs in (16, 32, 64):
         for _ in range(3):
@@ -117,47 +126,105 @@ def resnet20(shape: Shape, num_classes: int, norm: str) -> Network:
     return Network(blocks, nn.Linear(64, num_classes))
 
 
-def vgg11(shape: Shape, num_classes: int) -> Network:
-    """VGG-11 for small images: eight 3x3 convolutions, then linear layers of 1024 (FedBCGD, table 2).
+# The channels of VGG's 3x3 convolutions, "pool" between them, and the widths of its linear layers.
+VGG: dict[str, tuple[str, tuple[int, ...]]] = {
+    "vgg11": ("64 pool 128 pool 256 256 pool 512 512 pool 512 512", (1024, 1024)),
+    "vgg19": (
+        "64 64 pool 128 128 pool 256 256 256 256 pool 512 512 512 512 pool 512 512 512 512",
+        (512, 256),
+    ),
+}
+
+
+def vgg(name: str, shape: Shape, num_classes: int) -> Network:
+    """VGG-11 or VGG-19 for small images (FedBCGD, tables 2 and 4), without normalisation.
 
     Images of 28x28 are padded to 32x32, which four poolings bring to 2x2; larger ones are averaged to that.
     """
     channels, height, width = shape
     if min(height, width) < 16:
-        raise ConfigError(f'model = "vgg11" takes images from 16x16, not {height}x{width}.')
-    blocks: list[nn.Module] = []
-    for outputs, pool in (
-        (64, True), (128, True), (256, False), (256, True),
-        (512, False), (512, True), (512, False), (512, False),
-    ):  # fmt: skip
-        layers: list[nn.Module] = [] if blocks or height > 32 else [PadTo(32)]
-        layers += [nn.Conv2d(channels, outputs, 3, padding=1), nn.ReLU()]
-        layers += [nn.MaxPool2d(2)] if pool else []
-        layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten()] if len(blocks) == 7 else []
-        blocks.append(nn.Sequential(*layers))
-        channels = outputs
-    blocks += [nn.Sequential(nn.Linear(n, 1024), nn.ReLU()) for n in (2048, 1024)]
-    network = Network(blocks, nn.Linear(1024, num_classes))
+        raise ConfigError(f'model = "{name}" takes images from 16x16, not {height}x{width}.')
+    convolutions, widths = VGG[name]
+    layers: list[list[nn.Module]] = []
+    for word in convolutions.split():
+        if word == "pool":
+            layers[-1].append(nn.MaxPool2d(2))
+        else:
+            layers.append([nn.Conv2d(channels, int(word), 3, padding=1), nn.ReLU()])
+            channels = int(word)
+    if max(height, width) <= 32:
+        layers[0].insert(0, PadTo(32))
+    layers[-1] += [nn.AdaptiveAvgPool2d(2), nn.Flatten()]
+    inputs = 2048
+    for outputs in widths:
+        layers.append([nn.Linear(inputs, outputs), nn.ReLU()])
+        inputs = outputs
+    network = Network([nn.Sequential(*some) for some in layers], nn.Linear(inputs, num_classes))
     for module in network.modules():
-        if isinstance(
-            module, nn.Conv2d | nn.Linear
-        ):  # without normalisation, so that signals keep their size
+        if isinstance(module, nn.Conv2d | nn.Linear):  # so that signals keep their size
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
             nn.init.zeros_(module.bias)  # type: ignore[arg-type]
     return network
 
 
+class Shortcut(Residual):
+    """Two 3x3 convolutions, around which the input is carried through a 1x1 one where its shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
+        super().__init__(inputs, outputs, stride, norm)
+        if stride != 1 or inputs != outputs:
+            self.carry: nn.Module = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), make_norm(norm, outputs)
+            )
+        else:
+            self.carry = nn.Identity()
+
+    def carried(self, inputs: Tensor) -> Tensor:
+        """Project the input."""
+        return self.carry(inputs)  # type: ignore[no-any-return]
+
+
+def resnet18(shape: Shape, num_classes: int, norm: str) -> Network:
+    """ResNet-18 with a stem for small images: a 3x3 convolution, and no pooling before the blocks."""
+    blocks: list[nn.Module] = [_stem(shape[0], 64, norm)]
+    inputs = 64
+    for outputs in (64, 128, 256, 512):
+        for first in (True, False):
+            stride = 2 if first and outputs > 64 else 1
+            blocks.append(Shortcut(inputs, outputs, stride, norm))
+            inputs = outputs
+    blocks[-1] = nn.Sequential(blocks[-1], nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return Network(blocks, nn.Linear(512, num_classes))
+
+
 def layout_of(network: Network, model: str) -> Layout:
-    """Return how a network's parameters are laid out; a module's own parameters are one layer."""
+    """Return how a network's parameters are laid out.
+
+    A layer begins with a convolution or a linear map, and normalisation goes with what it follows.
+    """
     head = sum(p.numel() for p in network.head.parameters())
-    own = [
-        [p.numel() for p in module.parameters(recurse=False)] for module in network.blocks.modules()
-    ]
-    layers = tuple(sum(sizes) for sizes in own if sizes)
-    return Layout(tuple(p.numel() for p in network.parameters()), layers, head, model)
+    if network.whole_levels:
+        layers = [sum(p.numel() for p in block.parameters()) for block in network.blocks]
+    else:
+        layers = []
+        for module in network.blocks.modules():
+            own = sum(p.numel() for p in module.parameters(recurse=False))
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                layers.append(own)
+            elif own:
+                layers[-1] += own
+    return Layout(tuple(p.numel() for p in network.parameters()), tuple(layers), head, model)
 
 
-def make_network(name: str, shape: Shape, num_classes: int, norm: str, seed: int) -> Network:
+def make_network(
+    name: str,
+    shape: Shape,
+    num_classes: int,
+    norm: str,
+    seed: int,
+    image_size: int = 224,
+    weights: str = "",
+) -> Network:
     """Build a network by name; its initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -168,11 +235,17 @@ def make_network(name: str, shape: Shape, num_classes: int, norm: str, seed: int
                 return lenet5(shape, num_classes)
             case "resnet20":
                 return resnet20(shape, num_classes, norm)
-            case "vgg11":
-                return vgg11(shape, num_classes)
+            case "resnet18":
+                return resnet18(shape, num_classes, norm)
+            case "vgg11" | "vgg19":
+                return vgg(name, shape, num_classes)
+            case "vit-base":
+                from fedapp.models.vit import vit_base
+
+                return vit_base(shape, num_classes, image_size, weights)
             case _ if re.fullmatch(r"mlp(-[1-9]\d{0,5})+", name):
                 return mlp(shape, num_classes, [int(w) for w in name.split("-")[1:]])
     raise ConfigError(
-        f"model = {name!r} is not known: choose logreg, lenet5, resnet20, vgg11, mlp with its hidden widths, "
+        f"model = {name!r} is not known: choose logreg, lenet5, vgg11, vgg19, resnet18, resnet20, vit-base, mlp with its hidden widths, "
         "such as mlp-200-200, or for two classes logistic or sigmoid-erm."
     )
