@@ -73,7 +73,8 @@ def was_completed(config: RunConfig) -> bool:
         before, rounds = read_config(directory), read_rounds(directory)
     except (OSError, ValueError, KeyError):  # killed as it began
         before, rounds = config.flat(), []
-    if before != config.flat():
+    # A key that did not exist when the run was made had, in effect, its default.
+    if RunConfig().flat() | before != config.flat():
         raise ConfigError(
             f"{directory} holds a run with another config: choose another --out, or remove it."
         )

@@ -1,5 +1,6 @@
 """Sweeps: their product of runs, what is skipped, and the curves and tables of what they leave."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -154,7 +155,17 @@ def test_another_config_under_the_same_name_is_refused(
     out = tmp_path / "out"
     assert run(monkeypatch, sweep, "--out", out) == 0
     assert run(monkeypatch, sweep, "--out", out, "-c", "seed=3") == 2
-    assert "it is an axis of the sweep" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "it is an axis of the sweep" in told.err
+    # A key that an older run's config does not have counts as its default.
+    for file in out.glob("*/config.json"):
+        facts = json.loads(file.read_text())
+        del facts["config"]["topk.ratio"]
+        file.write_text(json.dumps(facts))
+    assert run(monkeypatch, sweep, "--out", out) == 0
+    assert capsys.readouterr().out.count("complete already") == 4
+    assert run(monkeypatch, sweep, "--out", out, "-c", "topk.ratio=0.3") == 2
+    assert "holds a run with another config" in capsys.readouterr().err
     assert run(monkeypatch, sweep, "--out", out, "-c", "lr=0.01") == 2
     assert "holds a run with another config" in capsys.readouterr().err
 
