@@ -72,8 +72,10 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from fedapp.records import was_completed
 
     make_problem(runs[0])  # what is wrong with the data is told before an engine starts
-    if arguments.engine == "inline" and arguments.workers > 1 and all(run.name for run in planned):
-        return _run_side_by_side(runs, arguments.workers)
+    if arguments.engine == "inline" and arguments.workers > 1:
+        if all(run.name for run in planned):
+            return _run_side_by_side(runs, arguments.workers)
+        print("Presets that are no sweeps run one after the other.")
     code = 0
     with _engine(arguments) as make_grid:
         for number, (plan, config) in enumerate(zip(planned, runs, strict=True), 1):
@@ -104,8 +106,8 @@ def _run_side_by_side(runs: list[RunConfig], workers: int) -> int:
             f"{k} {record[k]:.4g}" for k in ("test_accuracy", "gap") if record.get(k) is not None
         ]
         if error:
-            shown.append(error)
-            code = 1
+            shown.append(str(error))
+            code = max(code, 2 if isinstance(error, ConfigError) else 1)
         print(
             f"{number}/{len(runs)}, {left:.0f} min left: {config.run_name}  {'  '.join(shown)}",
             flush=True,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 from fedapp.config import parse_run_config
 from fedapp.models.networks import layout_of, make_network
@@ -55,16 +56,19 @@ def main() -> None:
                 config, algorithm.client, x, np.zeros(0, np.float32), None, layout
             )
             rng = np.random.default_rng(0)
-            # Clients that agree a little, as updates of one model do.
-            common = rng.standard_normal(d, dtype=np.float32)
-            own = rng.standard_normal((MEMORY, d), dtype=np.float32)
+            # Ten kinds of clients that pull in different directions, as under heterogeneity.
+            kinds = rng.standard_normal((10, d), dtype=np.float32)
+            kinds[5:] = -0.5 * kinds[:5] + 0.5 * kinds[5:]
+            own = 0.5 * rng.standard_normal((MEMORY, d), dtype=np.float32)
+            own += kinds[np.arange(MEMORY) % 10]
             means: list[float] = []
             steps: list[float] = []
             for k in range(MEMORY // cohort + rounds):
                 chosen = np.arange(cohort * k, cohort * (k + 1)) % MEMORY
-                updates = [Update(int(c), {"u": 0.05 * common + own[c]}, 1, 1, 0.0) for c in chosen]
-                mean = seconds(lambda: strategy.mean(updates))  # noqa: B023
-                step = seconds(lambda: strategy.aggregate(updates))  # noqa: B023
+                updates = [Update(int(c), {"u": own[c]}, 1, 1, 0.0) for c in chosen]
+                with threadpool_limits(1):
+                    mean = seconds(lambda: strategy.mean(updates))  # noqa: B023
+                    step = seconds(lambda: strategy.aggregate(updates))  # noqa: B023
                 if k >= MEMORY // cohort:  # the memory is full
                     means.append(mean)
                     steps.append(step)

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -124,7 +125,7 @@ def plot(
     for name in chosen:
         if name not in AXES:
             raise ConfigError(f"-x {name} is not known: choose {', '.join(AXES)}.")
-    loaded = best_per(load_runs(runs), per) if per else load_runs(runs)
+    loaded = best_per(load_runs(runs), per, y) if per else load_runs(runs)
     draw_curves(loaded, chosen, y, output, title, log, log_x, lowest)
     typer.echo(str(output))
 
@@ -162,9 +163,9 @@ def table(
         ),
     ] = None,
 ) -> None:
-    """Print what each run came to, and what it spent to reach a target, as a Markdown table."""
+    """Print what each run came to, averaged over seeds, and what it spent to reach a target, as Markdown."""
     from fedapp.console import human_bytes
-    from fedapp.report.curves import best_per, load_runs, reach, short_names
+    from fedapp.report.curves import best_per, load_runs, over_seeds, reach
 
     loaded, aim = load_runs(runs), f"{100 * target:g} %"
     loaded = best_per(loaded, per) if per else loaded
@@ -173,20 +174,35 @@ def table(
         f"| downlink to {aim} | simulated time | with nominal bits |"
     )
     typer.echo("|---|---|---|---|---|---|---|---|---|")
-    for run, name in zip(loaded, short_names(loaded), strict=True):
-        accuracy = [value for value in run.column("test_accuracy") if value is not None]
-        if not accuracy:
+    for name, group in over_seeds(loaded):
+        accuracies = [[v for v in run.column("test_accuracy") if v is not None] for run in group]
+        if not all(accuracies):
             typer.echo(f"| {name} | no test accuracy |" + 7 * " - |")
             continue
-        cells = [name, f"{max(accuracy):.4f}", f"{accuracy[-1]:.4f}"]
-        cells.append(human_bytes(run.running_total("uplink_bytes")[-1] / len(run.rounds)))
-        if (spent := reach(run, target)) is None:
-            cells += ["never"] + 4 * ["-"]
+        best, last = ([f(a) for a in accuracies] for f in (max, lambda a: a[-1]))
+        cells = [name, _mean(best, ".4f"), _mean(last, ".4f")]
+        sent = [run.running_total("uplink_bytes")[-1] / len(run.rounds) for run in group]
+        cells.append(human_bytes(sum(sent) / len(sent)))
+        spent = [reached for run in group if (reached := reach(run, target))]
+        if len(spent) < len(group):
+            cells += [f"{len(spent)} of {len(group)} did" if spent else "never"] + 4 * ["-"]
         else:
-            cells += [str(spent.rounds), human_bytes(spent.uplink_bytes)]
-            cells += [human_bytes(spent.downlink_bytes)]
-            cells += [f"{spent.seconds:,.0f} s", f"{spent.seconds_nominal:,.0f} s"]
+            cells.append(_mean([s.rounds for s in spent], ".0f"))
+            cells += [
+                human_bytes(sum(getattr(s, kind) for s in spent) / len(spent))
+                for kind in ("uplink_bytes", "downlink_bytes")
+            ]
+            cells += [
+                f"{sum(getattr(s, kind) for s in spent) / len(spent):,.0f} s"
+                for kind in ("seconds", "seconds_nominal")
+            ]
         typer.echo("| " + " | ".join(cells) + " |")
+
+
+def _mean(values: Sequence[float], form: str) -> str:
+    """Write the mean over seeds, and their range if there are several."""
+    mean = f"{sum(values) / len(values):{form}}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):{form}} to {max(values):{form}})"
 
 
 PRESETS = Path(__file__).parents[1] / "experiments" / "theory"

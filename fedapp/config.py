@@ -435,7 +435,7 @@ def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Val
     values: dict[str, Value] = {}
     for preset in presets:
         table = read_toml(preset)
-        if "sweep" in table:
+        if "sweep" in table or "include" in table:
             raise ConfigError(f"{preset} is a sweep: run it with run_simulation.py.")
         values |= flat_keys(preset, table)
     for assignment in assignments:

@@ -4,6 +4,7 @@ For problems so small that one run cannot keep several workers busy.
 """
 
 import contextlib
+import logging
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
@@ -11,32 +12,30 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from fedapp.config import RunConfig
-from fedapp.errors import RunError
+from fedapp.errors import ConfigError, RunError
 
 
-def run_quietly(config: RunConfig) -> str:
-    """Run a named config in this process, unless it is complete; return why it ended early, or ''.
-
-    What is wrong with the config itself is raised.
-    """
-    import logging
-
+def run_quietly(config: RunConfig) -> ConfigError | RunError | None:
+    """Run a named config in this process, unless it is complete; return why it ended early, if it did."""
     from fedapp import client_app, server_app
     from fedapp.engine import InlineGrid
     from fedapp.records import was_completed
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
-        if was_completed(config):
-            return ""
         try:
-            server_app.run(InlineGrid(client_app.app, config.flat()), config)
-        except RunError as error:
-            return str(error)
-    return ""
+            if not was_completed(config):
+                server_app.run(InlineGrid(client_app.app, config.flat()), config)
+        except (ConfigError, RunError) as error:
+            return error
+        except Exception as error:  # one run's mistake must not end the others
+            return RunError(f"{type(error).__name__}: {error}")
+    return None
 
 
-def run_all(configs: Sequence[RunConfig], workers: int) -> Iterator[tuple[RunConfig, str]]:
+def run_all(
+    configs: Sequence[RunConfig], workers: int
+) -> Iterator[tuple[RunConfig, ConfigError | RunError | None]]:
     """Run named configs, `workers` at a time (0: in this process); yield each as it ends."""
     if workers == 0:
         for config in configs:

@@ -274,21 +274,21 @@ class FederatedStrategy(Strategy):
             "simulated_seconds_nominal": seconds(nominal),
         }
 
+    def _codec_of(self, client: int) -> Compressor | None:
+        return self.compressor.for_tensors(self.sent_tensors(client)) if self.compressor else None
+
     def _spec_of(self, client: int) -> wire.Spec:
         sizes = self.sent_tensors(client)
         if sizes not in self._specs:
-            count, dtype = sum(sizes), self.x.dtype
-            codec = self.compressor.for_tensors(sizes) if self.compressor else None
+            count, dtype, codec = sum(sizes), self.x.dtype, self._codec_of(client)
             sent = wire.Compressed(codec, count, dtype) if codec else (dtype, (count,))
             buffers = (self.buffers.dtype, self.buffers.shape)
             self._specs[sizes] = {**dict.fromkeys(self._sends, sent), "buffers": buffers}
         return self._specs[sizes]
 
     def _nominal_bits(self, client: int) -> int:
-        count = sum(self.sent_tensors(client))
-        vector = (
-            self.compressor.nominal_bits(count) if self.compressor else 8 * self.x.itemsize * count
-        )
+        count, codec = sum(self.sent_tensors(client)), self._codec_of(client)
+        vector = codec.nominal_bits(count) if codec else 8 * self.x.itemsize * count
         return len(self._sends) * int(vector)
 
     def _say_once(self, text: str, kind: str) -> None:

@@ -45,6 +45,8 @@ def read_runs(path: Path) -> list[PlannedRun]:
         name = "-".join([path.stem, *(name for name, _ in choices)])
         values = dict(common)
         for _, chosen in choices:
+            if twice := chosen.keys() & (values.keys() - common.keys()):
+                raise ConfigError(f"Two axes of {path} set {min(twice)}: let one of them do it.")
             values |= chosen
         keys = frozenset(key for _, chosen in choices for key in chosen)
         runs.append(PlannedRun(name, values, keys))
@@ -53,13 +55,14 @@ def read_runs(path: Path) -> list[PlannedRun]:
     return runs
 
 
-def _with_included(path: Path) -> dict[str, Any]:
+def _with_included(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     table = read_toml(path)
     if (name := table.pop("include", None)) is None:
         return table
-    if not isinstance(name, str) or Path(name).name == path.name:
+    other = path.parent / str(name)
+    if not isinstance(name, str) or other in (*seen, path):
         raise ConfigError(f"include in {path} must name another file beside it.")
-    return _merged(_with_included(path.parent / name), table)
+    return _merged(_with_included(other, (*seen, path)), table)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -92,6 +95,8 @@ def _lists(table: dict[str, Any], prefix: str = "") -> dict[str, list[Value]]:
         if isinstance(value, dict):
             found |= _lists(value, f"{prefix}{key}.")
         elif isinstance(value, list):
+            if not value:
+                raise ConfigError(f"{prefix}{key} = [] leaves nothing to run: give it values.")
             found[prefix + key] = value
     return found
 

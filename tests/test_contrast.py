@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from clients.gradma import GradMAClient
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.data import load_images
 from fedapp.errors import ConfigError
@@ -116,7 +117,7 @@ def test_without_its_terms_it_is_fedavg(algorithm: str, zero: dict[str, Value]) 
     np.testing.assert_allclose(ours[-1], theirs[-1], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("algorithm", ["moon", "fedmlb", "gradma"])
+@pytest.mark.parametrize("algorithm", ["moon", "fedmlb"])
 @pytest.mark.parametrize("model", ["lenet5", "resnet20"])
 def test_any_network_and_its_statistics(algorithm: str, model: str, run_inline: RunInline) -> None:
     """Statistics are those of the local model's own batches alone, as FedAvg's are in its first step."""
@@ -152,3 +153,22 @@ def test_problems_without_a_network_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="choose an image data set and a network as model"):
         run_inline(algorithm=algorithm, **keys)
+
+
+def test_a_gradient_aside_leaves_statistics_and_losses_alone() -> None:
+    """GradMA's other gradients are not training."""
+    config = parse_run_config(
+        kebab({"model": "resnet20", "algorithm": "gradma-w", "num_clients": 5})
+    )
+    objective = make_problem(config).objective(0)
+    client = GradMAClient(objective, config, 0, {})
+    client.round, client.lr = 1, 0.1
+    x = torch.tensor(make_problem(config).initial()[0])
+    (batch,) = client.batches(steps=1)
+    before = objective.buffers.clone()
+    client.gradient_aside(x, batch)
+    torch.testing.assert_close(objective.buffers, before, rtol=0, atol=0)
+    assert not client.losses
+    client.gradient(x, batch)
+    assert not torch.equal(objective.buffers, before)
+    assert len(client.losses) == 1

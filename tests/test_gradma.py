@@ -177,11 +177,20 @@ def test_the_memory_can_be_saved_and_taken_up_again() -> None:
         assert whole.slots == later.slots
 
 
-def test_lost_answers_leave_the_memory_as_it_was() -> None:
-    """A client that did not answer gets no slot: only what arrived is remembered."""
+def test_a_client_whose_answer_was_lost_has_no_part_in_the_memory() -> None:
+    """Of two invited clients one is heard: it alone has a slot, and the others' counts stay."""
     strategy = strategy_of(4)
-    strategy.aggregate([Update(3, {"u": np.ones(20, np.float32)}, 1, 1, 0.0)])
-    assert list(strategy.slots) == [3]
+
+    def hear(*clients: int) -> None:
+        strategy.invite([3, 5], 1, 0)
+        sent = {"u": np.ones(20, np.float32)}
+        strategy.aggregate([Update(c, sent, 1, 1, 0.0) for c in clients])
+
+    hear(3, 5)
+    hear(3)
+    assert strategy.counter == {3: 2, 5: 1}
+    np.testing.assert_allclose(strategy.D.vector(strategy.slots[3]), 1.5)  # beta2 = 0.5
+    np.testing.assert_allclose(strategy.D.vector(strategy.slots[5]), 0.5)
 
 
 @pytest.mark.parametrize("algorithm", ["gradma", "gradma-w", "gradma-s"])

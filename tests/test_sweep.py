@@ -95,6 +95,10 @@ def test_a_file_can_begin_with_another(sweep: Path, tmp_path: Path) -> None:
     assert runs["more-plain-seed-5"]["num-rounds"] == 7
     assert runs["more-plain-seed-5"]["quadratic.dim"] == 5
     assert runs["more-plain-seed-5"]["quadratic.noise"] == 1.0
+    (tmp_path / "cycle.toml").write_text('include = "more.toml"')
+    more.write_text('include = "cycle.toml"')
+    with pytest.raises(ConfigError, match="another file beside it"):
+        read_runs(more)
     more.write_text('include = "more.toml"')
     with pytest.raises(ConfigError, match="another file beside it"):
         read_runs(more)
@@ -112,6 +116,20 @@ def test_runs_side_by_side_are_the_same(
     for directory in (tmp_path / "one").iterdir():
         ours, theirs = (read_rounds(tmp_path / n / directory.name) for n in ("one", "two"))
         assert [r | {"wall_seconds": 0} for r in ours] == [r | {"wall_seconds": 0} for r in theirs]
+
+
+def test_one_bad_run_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(
+        'dataset = "quadratic"\nnum-rounds = 2\n[[sweep.method]]\nname = "bad"\nalgorithm = "gradma-s"\n'
+        'gradma.memory-size = 1\n[[sweep.method]]\nname = "good"\nalgorithm = "fedavg"\n'
+    )
+    assert run(monkeypatch, path, "--out", tmp_path / "out", "--workers", 2) == 2
+    told = capfd.readouterr().out
+    assert "gradma.memory-size = 1 is not allowed" in told
+    assert len(read_rounds(tmp_path / "out" / "bad-good")) == 2
 
 
 def test_a_sweep_goes_on_where_it_stopped(
@@ -178,6 +196,8 @@ def test_another_config_under_the_same_name_is_refused(
         ("[sweep]\nseed = [1, 1]", "the same name"),
         ("sweep = [1]", "a list of values"),
         ("[sweep", "cannot be read"),
+        ('[[sweep.method]]\nname = "a"\nlr = []', "leaves nothing to run"),
+        ('[[sweep.method]]\nname = "a"\nlr = 0.1\n[sweep]\nlr = [1.0]', "Two axes of .* set lr"),
         ("lr = [1, 2]\n[sweep]\nseed = [1]", "cannot be read"),
     ],
 )
@@ -260,8 +280,12 @@ def test_the_best_setting_of_each_algorithm(run_inline: RunInline, tmp_path: Pat
     assert {(r.config["algorithm"], r.config["lr"], r.config["seed"]) for r in kept} == {
         (algorithm, 0.2, seed) for algorithm in ("fedavg", "fedprox") for seed in (0, 1)
     }
-    with pytest.raises(ConfigError, match="takes a config key"):
-        best_per(load_runs([tmp_path]), ["colour"])
+    with pytest.raises(ConfigError, match="takes a config key, not colour"):
+        best_per(load_runs([tmp_path]), ["algorithm", "colour"])
+    worst = best_per(load_runs([tmp_path]), ["algorithm"], "test_loss")
+    assert {r.config["lr"] for r in worst} == {0.2}, "a small loss is good"
+    with pytest.raises(ConfigError, match="no figure 'gap'"):
+        best_per(load_runs([tmp_path]), ["algorithm"], "gap")
 
 
 def test_a_map_over_two_keys(
@@ -277,6 +301,9 @@ def test_a_map_over_two_keys(
     assert fedapp(monkeypatch, *words) == 0
     with Image.open(tmp_path / "g.png") as drawn:
         assert len(set(drawn.convert("L").getdata())) > 50
+    run_inline(num_rounds=2, run_name="g-other", lr=0.1, local_steps=1, batch_size=7)
+    assert fedapp(monkeypatch, *words) == 2
+    assert "differ in batch-size" in capsys.readouterr().err
     words[3] = "colour"
     assert fedapp(monkeypatch, *words) == 2
     assert "colour is not a config key" in capsys.readouterr().err

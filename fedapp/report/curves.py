@@ -37,8 +37,17 @@ class Run:
         return [record.get(name) for record in self.rounds]
 
     def best(self, name: str = "test_accuracy") -> float:
-        """Return a column's largest figure; not a number if there is none."""
-        return max((v for v in self.column(name) if v is not None), default=float("nan"))
+        """Return a column's best figure, which for losses and distances is the smallest."""
+        found = [value for value in self.column(name) if value is not None]
+        if not found:
+            return float("nan")
+        return min(found) if name in SMALLER_IS_BETTER else max(found)
+
+
+SMALLER_IS_BETTER = {
+    "test_loss", "train_loss", "objective", "gap", "distance", "squared_gradient",
+}  # fmt: skip
+NOT_COMPARED = ("seed", "run-name", "results-dir", "data-dir", "state-dir")
 
 
 # What a curve can be drawn against: its label, and the values.
@@ -69,7 +78,7 @@ def over_seeds(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     """Group runs whose configs differ in nothing but the seed; name each group."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        same = {k: v for k, v in run.config.items() if k not in ("seed", "run-name")}
+        same = {k: v for k, v in run.config.items() if k not in NOT_COMPARED}
         groups.setdefault(repr(sorted(same.items())), []).append(run)
     chosen = list(groups.values())
     names = short_names([group[0] for group in chosen])
@@ -80,15 +89,19 @@ def over_seeds(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 
 def best_per(runs: Sequence[Run], keys: Sequence[str], figure: str = "test_accuracy") -> list[Run]:
-    """Keep, for each value of some keys, the settings whose best figure, averaged over seeds, is largest."""
+    """Keep, for each value of some keys, the settings whose best figure, averaged over seeds, is best."""
+    sign = -1.0 if figure in SMALLER_IS_BETTER else 1.0
     best: dict[tuple[Any, ...], tuple[float, list[Run]]] = {}
     for _, group in over_seeds(runs):
-        if any(key not in group[0].config for key in keys):
-            raise ConfigError(f"--best-per takes a config key, not {' or '.join(keys)}.")
-        reached = float(np.nan_to_num(np.mean([run.best(figure) for run in group]), nan=-np.inf))
+        for key in keys:
+            if key not in group[0].config:
+                raise ConfigError(f"--best-per takes a config key, not {key}.")
+        reached = float(np.mean([run.best(figure) for run in group]))
         place = tuple(group[0].config[key] for key in keys)
-        if place not in best or reached > best[place][0]:
-            best[place] = reached, group
+        if np.isfinite(reached) and (place not in best or sign * reached > best[place][0]):
+            best[place] = sign * reached, group
+    if not best:
+        raise ConfigError(f"These runs have no figure {figure!r}.")
     return [run for _, group in best.values() for run in group]
 
 
@@ -123,9 +136,9 @@ def draw_curves(
             at, heights = _points(group, values, y)
             style = STYLES[index % len(STYLES)]
             colour = COLOURS[index % len(COLOURS)]
-            axes.plot(at, heights.mean(axis=0), style, color=colour, lw=1.4, label=short)
+            axes.plot(at, np.nanmean(heights, axis=0), style, color=colour, lw=1.4, label=short)
             if len(group) > 1:
-                low, high = heights.min(axis=0), heights.max(axis=0)
+                low, high = np.nanmin(heights, axis=0), np.nanmax(heights, axis=0)
                 axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
         axes.set_xlabel(label)
         axes.grid(alpha=0.25)
@@ -155,14 +168,17 @@ def draw_curves(
 def _points(
     group: Sequence[Run], values: Callable[[Run], list[float]], y: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return where a group's runs were all evaluated, on average, and y of each run there."""
-    length = min(len(run.rounds) for run in group)
-    columns = [run.column(y)[:length] for run in group]
-    known = [k for k in range(length) if all(column[k] is not None for column in columns)]
-    if not known:
+    """Return where a group's runs were evaluated, on average, and y of each run there; nan after its end."""
+    length = max(len(run.rounds) for run in group)
+    at, heights = (np.full((len(group), length), np.nan) for _ in range(2))
+    for row, run in enumerate(group):
+        known = [k for k, value in enumerate(run.column(y)) if value is not None]
+        at[row, known] = np.array(values(run), dtype=float)[known]
+        heights[row, known] = [run.rounds[k][y] for k in known]
+    there = ~np.isnan(heights).all(axis=0)
+    if not there.any():
         raise ConfigError(f"The run {group[0].name} has no figure {y!r}.")
-    at = np.array([[values(run)[k] for k in known] for run in group]).mean(axis=0)
-    return at, np.array([[column[k] for k in known] for column in columns], dtype=float)
+    return np.nanmean(at[:, there], axis=0), heights[:, there]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedapp.errors import ConfigError
-from fedapp.report.curves import Run
+from fedapp.report.curves import NOT_COMPARED, Run, over_seeds
 
 
 def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title: str = "") -> None:
@@ -18,13 +18,22 @@ def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title
                 f"{key} is not a config key: see config.json of a run for those there are."
             )
     columns, rows = (sorted({run.config[key] for run in runs}) for key in (x, y))
-    cells: dict[tuple[int, int], list[float]] = {}
-    for run in runs:
-        place = rows.index(run.config[y]), columns.index(run.config[x])
-        cells.setdefault(place, []).append(run.best(value))
     values = np.full((len(rows), len(columns)), np.nan)
-    for place, found in cells.items():
-        values[place] = np.mean(found)
+    held: dict[tuple[int, int], Run] = {}
+    for _, group in over_seeds(runs):
+        run = group[0]
+        place = rows.index(run.config[y]), columns.index(run.config[x])
+        if place in held:
+            other = held[place].config
+            key = next(
+                k for k in run.config if k not in NOT_COMPARED and run.config[k] != other.get(k)
+            )
+            raise ConfigError(
+                f"Two runs with the same {x} and {y} differ in {key}: give runs that do not."
+            )
+        held[place] = run
+        found = [run.best(value) for run in group]
+        values[place] = np.nanmean(found) if not np.isnan(found).all() else np.nan
     if np.isnan(values).all():
         raise ConfigError(f"These runs have no figure {value!r}.")
     figure = Figure(figsize=(1.6 + 0.9 * len(columns), 1.4 + 0.7 * len(rows)), layout="constrained")
