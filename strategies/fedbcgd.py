@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedapp.errors import ConfigError
 from fedapp.models.layout import divide
 from fedapp.models.problem import Vector
 from fedapp.randomness import generator
@@ -25,6 +26,11 @@ class FedBCGD(FederatedStrategy):
         """Divide the model, and start without momentum."""
         self.demand_no_server_lr("FedBCGD")
         self.demand_uniform_weighting("FedBCGD takes plain means over the clients of a block")
+        if self.config.error_feedback:
+            raise ConfigError(
+                "FedBCGD's clients upload another block each time, so what compression lost has no "
+                "place in the next upload: set error-feedback = false."
+            )
         self.division = divide(self.layout, self.options.blocks)
         self.v = np.zeros_like(self.x)
         self.group: dict[int, int] = {}  # client of this round -> its block

@@ -312,10 +312,14 @@ def test_weights_that_cannot_be_used_are_told(tmp_path: Path) -> None:
         make_network("vit-base", (3, 32, 32), 10, "batch", 0, 40)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
-    for keys, said in (
-        ({"server_lr": 0.5}, "leave server-lr"),
-        ({"weighting": "examples"}, "uniform"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            strategy_of(**keys)
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("server_lr", 0.5, "leave server-lr"),
+        ("weighting", "examples", "uniform"),
+        ("error_feedback", True, "error-feedback = false"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(key: str, value: Value, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        strategy_of(**{key: value})
