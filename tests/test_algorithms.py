@@ -323,7 +323,7 @@ CASES = {
     ),
     "feddc, compressed": Case(
         "feddc",
-        {**QSGD, "feddc__alpha": 0.05},
+        {"compressor": "topk", "topk__ratio": 0.5, "feddc__alpha": 0.05},
         oracles.feddc,
         {"N": N, "alpha": 0.05, "Q": Q},
         full=True,

@@ -10,6 +10,8 @@ from benchmarks.superlink import FlwrRun, own_superlink
 from fedapp.config import Value
 from tests.conftest import RunInline, kebab, read_rounds
 
+pytestmark = pytest.mark.xdist_group("flwr")  # one after the other: they share what they start
+
 
 @pytest.fixture(scope="module")
 def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
@@ -28,6 +30,9 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),
         ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
         ({"algorithm": "vrdiana", "local_steps": 1}, 2),
+        ({"algorithm": "fedcet", "clients_per_round": 20}, 2),
+        ({"algorithm": "gradma"}, 2),
+        ({"algorithm": "fedbcgd-plus", "fedbcgd.blocks": 2}, 2),
     ],
 )
 def test_the_same_bits_as_inline(

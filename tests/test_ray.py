@@ -26,6 +26,8 @@ from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 from tests.conftest import RunInline, kebab, read_rounds
 
+pytestmark = pytest.mark.xdist_group("ray")  # one after the other: they share what they start
+
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[RayWorkers]:
