@@ -4,7 +4,10 @@ By its dual P = v + C'z, z = argmin over z >= 0 of 1/2 z'Gz + b'z with G = CC' a
 rows, and only inner products ever touch the vectors' length. It is a non-negative least-squares problem.
 """
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -19,6 +22,7 @@ Matrix = NDArray[np.float64]
 # Eigenvalues of a Gram matrix below this part of the largest are rounding errors.
 SINGULAR = {torch.float64: 1e-13, torch.float32: 1e-6}
 NEGLIGIBLE = 1e-14  # a product this small, for vectors of length 1, is zero
+CHUNK = 1 << 16  # columns that one thread multiplies at a time
 SHORT = 10_000  # pieces up to this length are multiplied in float64, which costs next to nothing
 
 
@@ -100,15 +104,36 @@ class Memory:
         projected = v.copy()
         with threadpool_limits(1):  # as everywhere in a run: equal bits, and no threads that wait
             for piece, gram in zip(self.pieces, self.grams, strict=True):
-                short = piece.stop - piece.start <= SHORT
-                of = torch.float64 if short else rows.dtype
-                fresh = (some[:, piece].to(of) @ rows[:, piece].to(of).T).double().numpy()
+                fresh, exact = _products(some[:, piece], rows[:, piece])
                 gram[changed], gram[:, changed] = fresh[:-1], fresh[:-1].T
                 length = float(np.linalg.norm(v[piece]))
                 z = np.zeros(len(gram))
-                z[held] = dual(gram[np.ix_(held, held)], fresh[-1, held], length, SINGULAR[of])
+                z[held] = dual(gram[np.ix_(held, held)], fresh[-1, held], length, SINGULAR[exact])
                 if z.any():
-                    weights = torch.from_numpy(z).to(of)
-                    projected[piece] += (weights @ rows[:, piece].to(of)).numpy()
+                    projected[piece] += _combination(torch.from_numpy(z), rows[:, piece]).numpy()
         self._changed = set()
         return projected
+
+
+def _products(some: Tensor, rows: Tensor) -> tuple[Matrix, torch.dtype]:
+    """Return the inner products of some rows with others, and how exact they are."""
+    exact = torch.float64 if rows.shape[1] <= SHORT else rows.dtype
+
+    def part(a: Tensor, b: Tensor) -> Tensor:
+        return (a.to(exact) @ b.to(exact).T).double()
+
+    # Chunks are added in their order, so that the sum does not depend on how many threads there are.
+    parts = _threads().map(part, some.split(CHUNK, dim=1), rows.split(CHUNK, dim=1))
+    return sum(parts, torch.zeros(len(some), len(rows), dtype=torch.float64)).numpy(), exact
+
+
+def _combination(weights: Tensor, rows: Tensor) -> Tensor:
+    """Return the weighted sum of rows."""
+    of = torch.float64 if rows.shape[1] <= SHORT else rows.dtype
+    parts = _threads().map(lambda part: weights.to(of) @ part.to(of), rows.split(CHUNK, dim=1))
+    return torch.cat(list(parts))
+
+
+@lru_cache(maxsize=1)
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count())

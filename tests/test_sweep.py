@@ -270,6 +270,15 @@ def test_runs_that_differ_in_their_seeds_are_one_curve(
         assert (204, 226, 239) in set(drawn.convert("RGB").getdata())
 
 
+def test_names_leave_out_what_is_the_same_for_all(run_inline: RunInline, tmp_path: Path) -> None:
+    for algorithm in ("fedavg", "fedprox"):
+        for seed in (0, 1):
+            name = f"x-{algorithm}-lr-0.1-seed-{seed}"
+            run_inline(num_rounds=1, run_name=name, algorithm=algorithm, seed=seed, lr=0.1)
+    names = [name for name, _ in over_seeds(load_runs([tmp_path]))]
+    assert names == ["fedavg", "fedprox"]
+
+
 def test_the_best_setting_of_each_algorithm(run_inline: RunInline, tmp_path: Path) -> None:
     for lr in (0.001, 0.2):
         for algorithm in ("fedavg", "fedprox"):

@@ -81,10 +81,16 @@ def over_seeds(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
         same = {k: v for k, v in run.config.items() if k not in NOT_COMPARED}
         groups.setdefault(repr(sorted(same.items())), []).append(run)
     chosen = list(groups.values())
-    names = short_names([group[0] for group in chosen])
+    first = [group[0] for group in chosen]
+    names = short_names(first)
+    if len(chosen) > 1:  # what a sweep's names say of keys that are the same for all says nothing
+        for key, value in first[0].config.items():
+            if all(run.config.get(key) == value for run in first):
+                names = [name.replace(f"-{key}-{value}", "") or name for name in names]
+    seedless = (re.sub(r"-?seed-\d+", "", name) or name for name in names)
     return [
-        (re.sub(r"-?seed-\d+", "", name) or name if len(group) > 1 else name, group)
-        for name, group in zip(names, chosen, strict=True)
+        (without if len(group) > 1 else name, group)
+        for name, without, group in zip(names, seedless, chosen, strict=True)
     ]
 
 
