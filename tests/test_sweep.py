@@ -270,6 +270,14 @@ def test_runs_that_differ_in_their_seeds_are_one_curve(
         assert (204, 226, 239) in set(drawn.convert("RGB").getdata())
 
 
+def test_runs_are_sorted_by_the_numbers_in_their_names(
+    run_inline: RunInline, tmp_path: Path
+) -> None:
+    for size in (100, 9, 20):
+        run_inline(num_rounds=1, run_name=f"m-{size}")
+    assert [run.name for run in load_runs([tmp_path])] == ["m-9", "m-20", "m-100"]
+
+
 def test_names_leave_out_what_is_the_same_for_all(run_inline: RunInline, tmp_path: Path) -> None:
     for algorithm in ("fedavg", "fedprox"):
         for seed in (0, 1):

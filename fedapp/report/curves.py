@@ -66,12 +66,18 @@ def load_runs(directories: Sequence[Path]) -> list[Run]:
     """Read runs, each from its directory or from a directory of several."""
     found = []
     for directory in directories:
-        runs = [directory, *sorted(directory.iterdir())] if directory.is_dir() else []
+        runs = [directory, *sorted(directory.iterdir(), key=_natural)] if directory.is_dir() else []
         runs = [run for run in runs if (run / "rounds.jsonl").is_file() and PARTIAL not in run.name]
         if not runs:
             raise ConfigError(f"{directory} holds no run: give directories with a rounds.jsonl.")
         found += [Run(run.name, read_config(run), read_rounds(run)) for run in runs]
     return found
+
+
+def _natural(path: Path) -> list[tuple[float, str]]:
+    """Return a key that sorts names by the numbers in them: m-9 before m-10."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", path.name)
+    return [(float(part), "") if part[:1].isdigit() else (-1.0, part) for part in parts]
 
 
 def over_seeds(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
