@@ -74,8 +74,9 @@ class Classification:
         return ClientImages(self, self.partition[client])
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Turn bytes into normalised numbers."""
-        return images.to(self.device, self.dtype).sub_(self._mean).mul_(self._scale)
+        """Turn bytes into normalised numbers, channels last: LeNet-5 trains a fifth faster so."""
+        numbers = images.to(self.device, self.dtype, memory_format=torch.channels_last)
+        return numbers.sub_(self._mean).mul_(self._scale)
 
     def training_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gather training samples by their indices; several gradients on one batch gather it once."""
