@@ -50,6 +50,19 @@ def main() -> int:
     parser.add_argument(
         "--address", default="", help="a Ray cluster to join; default: start Ray here"
     )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the runs, and show what they would cost"
+    )
+    parser.add_argument(
+        "--best-by", default="test_accuracy", metavar="FIGURE", help="what --per chooses by"
+    )
+    parser.add_argument(
+        "--per",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="of a sweep's runs, show at the end only the best for each value of this key",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="results directory")
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.WARNING)
@@ -67,20 +80,38 @@ def _run_all(arguments: argparse.Namespace) -> int:
     presets = [run for preset in arguments.presets for run in read_runs(preset)]
     planned = presets or [PlannedRun("", {})]
     runs = [_config(run, arguments) for run in planned]
-    from fedapp import server_app
+    if arguments.dry_run:
+        return _show_plan(runs)
     from fedapp.models import make_problem
-    from fedapp.records import was_completed
 
     make_problem(runs[0])  # what is wrong with the data is told before an engine starts
-    if arguments.engine == "inline" and arguments.workers > 1:
-        if all(run.name for run in planned):
-            return _run_side_by_side(runs, arguments.workers)
-        print("Presets that are no sweeps run one after the other.")
-    code = 0
+    if arguments.engine == "inline" and arguments.workers > 1 and all(run.name for run in planned):
+        code = _run_side_by_side(runs, arguments.workers)
+    else:
+        if arguments.engine == "inline" and arguments.workers > 1:
+            print("Presets that are no sweeps run one after the other.")
+        code = _run_in_turn(planned, runs, arguments)
+    swept = [config for plan, config in zip(planned, runs, strict=True) if plan.name]
+    if len(swept) > 1:
+        _show_outcome(swept, arguments.best_by, arguments.per)
+    return code
+
+
+def _run_in_turn(
+    planned: list[PlannedRun], runs: list[RunConfig], arguments: argparse.Namespace
+) -> int:
+    """Run one after the other on one engine."""
+    from fedapp import server_app
+    from fedapp.records import was_completed
+
+    code, spent, ended = 0, 0.0, 0
     with _engine(arguments) as make_grid:
         for number, (plan, config) in enumerate(zip(planned, runs, strict=True), 1):
             if len(runs) > 1:
-                print(f"\nRun {number} of {len(runs)}")
+                left = spent / max(ended, 1) * (len(runs) - number + 1)
+                when = f", about {_duration(left)} left" if ended else ""
+                print(f"\nRun {number} of {len(runs)}{when}")
+            started = time.monotonic()
             try:
                 if plan.name and was_completed(config):
                     print(f"{config.run_name} is complete already: skipped")
@@ -89,7 +120,14 @@ def _run_all(arguments: argparse.Namespace) -> int:
             except (ConfigError, RunError) as error:  # the other runs go on
                 print(error, file=sys.stderr)
                 code = max(code, 2 if isinstance(error, ConfigError) else 1)
+            spent, ended = spent + time.monotonic() - started, ended + 1
     return code
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _run_side_by_side(runs: list[RunConfig], workers: int) -> int:
@@ -99,8 +137,7 @@ def _run_side_by_side(runs: list[RunConfig], workers: int) -> int:
 
     code, started = 0, time.monotonic()
     for number, (config, error) in enumerate(run_all(runs, workers), 1):
-        spent = time.monotonic() - started
-        left = spent / number * (len(runs) - number) / 60
+        left = _duration((time.monotonic() - started) / number * (len(runs) - number))
         record = last_record(config)
         shown = [
             f"{k} {record[k]:.4g}" for k in ("test_accuracy", "gap") if record.get(k) is not None
@@ -109,10 +146,42 @@ def _run_side_by_side(runs: list[RunConfig], workers: int) -> int:
             shown.append(str(error))
             code = max(code, 2 if isinstance(error, ConfigError) else 1)
         print(
-            f"{number}/{len(runs)}, {left:.0f} min left: {config.run_name}  {'  '.join(shown)}",
+            f"{number}/{len(runs)}, {left} left: {config.run_name}  {'  '.join(shown)}",
             flush=True,
         )
     return code
+
+
+def _show_plan(runs: list[RunConfig]) -> int:
+    """Check all runs, and print what they would send and receive."""
+    from rich.console import Console
+
+    from fedapp.plan import plan
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    common, table = plan(runs)
+    print(common)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    print("Nothing was run. Bytes are of all the clients of a round, nominal where compressed.")
+    return 0
+
+
+def _show_outcome(runs: list[RunConfig], best_by: str, per: list[str]) -> None:
+    """Print what a sweep came to."""
+    from rich.console import Console
+
+    from fedapp.records import results_dir
+    from fedapp.report.curves import best_per, load_runs
+    from fedapp.report.table import closing_table
+
+    places = [results_dir(config) / config.run_name for config in runs]
+    loaded = load_runs([place for place in places if (place / "rounds.jsonl").is_file()])
+    if not any(run.best(best_by) == run.best(best_by) for run in loaded):
+        best_by = "gap"  # problems without classes
+    chosen = best_per(loaded, per, best_by) if per else loaded
+    print()
+    Console(width=None if sys.stdout.isatty() else 160).print(closing_table(chosen, best_by))
+    print(f"Results: {results_dir(runs[0])}")
 
 
 def _config(run: PlannedRun, arguments: argparse.Namespace) -> RunConfig:

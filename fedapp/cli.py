@@ -3,10 +3,10 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from fedapp.config import RunConfig, absolute_paths, parse_run_config, read_overrides
@@ -63,17 +63,48 @@ def partition(
     data = load_images(run.dataset, run.data_dir)
     held = load_partition(data, run)
     counts = held.class_counts(data.train_labels, data.num_classes)
+    draw_partition(counts, _division(run), output)
+    sizes = counts.sum(1)
+    typer.echo(
+        f"{output}: {run.num_clients} clients hold {sizes.min()} to {sizes.max()} samples each "
+        f"(median {sorted(sizes)[len(sizes) // 2]}), {(counts > 0).sum(1).mean():.1f} classes on average"
+    )
+
+
+def _division(run: RunConfig) -> str:
+    """Say how a data set is divided."""
     how = {
         "dirichlet": f"Dirichlet({run.partition_alpha:g})",
         "classes": f"{run.classes_per_client} classes per client",
         "writer": "by writer",
         "iid": "i.i.d.",
     }[run.partition]
-    draw_partition(counts, f"{run.dataset}, {how}, {run.num_clients} clients", output)
-    sizes = counts.sum(1)
+    return f"{run.dataset}, {how}, {run.num_clients} clients"
+
+
+@app.command()
+def similarity(
+    presets: Presets = None,
+    config: Assignments = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="the picture to write")] = Path(
+        "similarity.png"
+    ),
+) -> None:
+    """Draw how alike the clients are: cosines of their full gradients at the initial model."""
+    from fedapp.models import make_problem
+    from fedapp.report.similarity import cosine_similarities, draw_similarities
+
+    _check_picture(output)
+    run = _config(presets, config)
+    if run.num_clients < 2:
+        raise ConfigError("Similarity is between clients: set num-clients to 2 or more.")
+    cosines = cosine_similarities(make_problem(run), range(run.num_clients))
+    title = "quadratic" if run.dataset == "quadratic" else _division(run)
+    draw_similarities(cosines, title, output)
+    pairs = cosines[~np.eye(len(cosines), dtype=bool)]
     typer.echo(
-        f"{output}: {run.num_clients} clients hold {sizes.min()} to {sizes.max()} samples each "
-        f"(median {sorted(sizes)[len(sizes) // 2]}), {(counts > 0).sum(1).mean():.1f} classes on average"
+        f"{output}: cosines of {pairs.min():.2f} to {pairs.max():.2f} between different clients, "
+        f"{pairs.mean():.2f} on average; {(pairs > 0.5).sum(0) / len(cosines):.1f} others of each are above 0.5"
     )
 
 
@@ -93,6 +124,13 @@ def blocks(presets: Presets = None, config: Assignments = None) -> None:
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="directories of runs, or that hold several")
 ]
+BestBy = Annotated[
+    str, typer.Option("--best-by", help="the figure that --per chooses by; default: what is shown")
+]
+Per = Annotated[
+    list[str] | None,
+    typer.Option("--per", help="only the best runs for each value of this key; may be repeated"),
+]
 
 
 @app.command()
@@ -107,12 +145,12 @@ def plot(
     log_x: Annotated[bool, typer.Option("--log-x", help="logarithmic bytes and time")] = False,
     lowest: Annotated[float | None, typer.Option("--from", help="where the y axis begins")] = None,
     title: Annotated[str, typer.Option("--title")] = "",
-    per: Annotated[
+    panels: Annotated[
         list[str] | None,
-        typer.Option(
-            "--best-per", help="only the best runs for each value of this key; may be repeated"
-        ),
+        typer.Option("--panel", help="a panel for the runs whose names begin so; may be repeated"),
     ] = None,
+    best_by: BestBy = "",
+    per: Per = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="the picture to write")] = Path(
         "curves.png"
     ),
@@ -125,8 +163,8 @@ def plot(
     for name in chosen:
         if name not in AXES:
             raise ConfigError(f"-x {name} is not known: choose {', '.join(AXES)}.")
-    loaded = best_per(load_runs(runs), per, y) if per else load_runs(runs)
-    draw_curves(loaded, chosen, y, output, title, log, log_x, lowest)
+    loaded = best_per(load_runs(runs), per, best_by or y) if per else load_runs(runs)
+    draw_curves(loaded, chosen, y, output, title, log, log_x, lowest, panels or [])
     typer.echo(str(output))
 
 
@@ -155,54 +193,20 @@ def grid(
 @app.command()
 def table(
     runs: Runs,
-    target: Annotated[float, typer.Option("--target", help="test accuracy to reach")] = 0.9,
-    per: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--best-per", help="only the best runs for each value of this key; may be repeated"
-        ),
-    ] = None,
+    figure: Annotated[
+        str, typer.Option("--figure", help="a figure of rounds.jsonl")
+    ] = "test_accuracy",
+    target: Annotated[float, typer.Option("--target", help="of the figure, to reach")] = 0.9,
+    best_by: BestBy = "",
+    per: Per = None,
 ) -> None:
     """Print what each run came to, averaged over seeds, and what it spent to reach a target, as Markdown."""
-    from fedapp.console import human_bytes
-    from fedapp.report.curves import best_per, load_runs, over_seeds, reach
+    from fedapp.report.curves import best_per, load_runs
+    from fedapp.report.table import markdown_table
 
-    loaded, aim = load_runs(runs), f"{100 * target:g} %"
-    loaded = best_per(loaded, per) if per else loaded
-    typer.echo(
-        f"| run | best | last | uplink a round | rounds to {aim} | uplink to {aim} "
-        f"| downlink to {aim} | simulated time | with nominal bits |"
-    )
-    typer.echo("|---|---|---|---|---|---|---|---|---|")
-    for name, group in over_seeds(loaded):
-        accuracies = [[v for v in run.column("test_accuracy") if v is not None] for run in group]
-        if not all(accuracies):
-            typer.echo(f"| {name} | no test accuracy |" + 7 * " - |")
-            continue
-        best, last = ([f(a) for a in accuracies] for f in (max, lambda a: a[-1]))
-        cells = [name, _mean(best, ".4f"), _mean(last, ".4f")]
-        sent = [run.running_total("uplink_bytes")[-1] / len(run.rounds) for run in group]
-        cells.append(human_bytes(sum(sent) / len(sent)))
-        spent = [reached for run in group if (reached := reach(run, target))]
-        if len(spent) < len(group):
-            cells += [f"{len(spent)} of {len(group)} did" if spent else "never"] + 4 * ["-"]
-        else:
-            cells.append(_mean([s.rounds for s in spent], ".0f"))
-            cells += [
-                human_bytes(sum(getattr(s, kind) for s in spent) / len(spent))
-                for kind in ("uplink_bytes", "downlink_bytes")
-            ]
-            cells += [
-                f"{sum(getattr(s, kind) for s in spent) / len(spent):,.0f} s"
-                for kind in ("seconds", "seconds_nominal")
-            ]
-        typer.echo("| " + " | ".join(cells) + " |")
-
-
-def _mean(values: Sequence[float], form: str) -> str:
-    """Write the mean over seeds, and their range if there are several."""
-    mean = f"{sum(values) / len(values):{form}}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):{form}} to {max(values):{form}})"
+    loaded = load_runs(runs)
+    loaded = best_per(loaded, per, best_by or figure) if per else loaded
+    typer.echo(markdown_table(loaded, figure, target))
 
 
 PRESETS = Path(__file__).parents[1] / "experiments" / "theory"

@@ -278,6 +278,7 @@ class RunConfig(_Table):
 
     dataset: str = Field("digits", description="digits, quadratic, or an image data set")
     data_dir: str = Field("", description="directory that holds <dataset>/train-*.parquet")
+    train_samples: int = Field(0, ge=0, description="so many of them, at random; 0: all")
     partition: Literal["iid", "dirichlet", "classes", "writer"] = Field(
         "classes", description="who holds which samples"
     )
@@ -289,9 +290,11 @@ class RunConfig(_Table):
     device: str = Field("cpu", description="cpu, cuda or cuda:<n>, for training and evaluation")
 
     eval_every: int = Field(1, ge=1, description="evaluate after every so many rounds")
+    eval_train: bool = Field(False, description="evaluate on the clients' samples too")
     target_accuracy: float = Field(0.0, ge=0, le=1, description="stop there; 0: never")
     results_dir: str = Field("", description="empty: fedapp-results in the home directory")
     run_name: str = Field("", description="empty: made from algorithm, data set and time")
+    tensorboard: bool = Field(False, description="log to TensorBoard too")
     state_dir: str = Field("", description="where clients keep state; empty: with the node")
     min_clients: int = Field(1, ge=1, description="a round with fewer updates is repeated")
     round_retries: int = Field(3, ge=0, description="how often it is repeated")

@@ -21,8 +21,8 @@ from fedapp.client import Client
 from fedapp.compression import Compressor, make_compressor
 from fedapp.config import QsgdKeys, RandKKeys, RunConfig, TopKKeys, UniformKeys
 from fedapp.errors import ConfigError
-from fedapp.models.classification import Classification
-from fedapp.models.problem import Problem
+from fedapp.models import is_network
+from fedapp.models.problem import Start
 from fedapp.strategy import FederatedStrategy
 from strategies.averaging import FedAdam, FedAvg, FedAvgM
 from strategies.diana import DIANA
@@ -185,10 +185,10 @@ def _make_compressor(
     return make_compressor(name)
 
 
-def make_strategy(config: RunConfig, problem: Problem) -> FederatedStrategy:
+def make_strategy(config: RunConfig, problem: Start) -> FederatedStrategy:
     """Return the config's algorithm on the server's side, at the problem's start."""
     algorithm = find_algorithm(config)
-    if algorithm.network and not isinstance(problem, Classification):
+    if algorithm.network and not is_network(config):
         raise ConfigError(
             f"{algorithm.name} looks into a network: choose an image data set and a network as model."
         )

@@ -33,6 +33,7 @@ class FederatedStrategy(Strategy):
     """A Flower strategy over logical clients, whose model is one vector x."""
 
     default_server_lr = 1.0
+    delivers = 0  # vectors that a client receives of its last round
 
     def __init__(
         self,
@@ -273,6 +274,15 @@ class FederatedStrategy(Strategy):
             "simulated_seconds": seconds(8 * uplink_bytes),
             "simulated_seconds_nominal": seconds(nominal),
         }
+
+    def expected_bytes(self) -> tuple[float, float]:
+        """Return about what a round's clients send and receive; for what is compressed, its nominal bits."""
+        clients = range(self.config.clients_per_round)
+        self.invite(clients, 1, 0)
+        up = sum(self._nominal_bits(client) / 8 for client in clients)
+        down = sum(v.nbytes for v in self.broadcast().values()) + self.delivers * self.x.nbytes
+        buffers = len(clients) * self.buffers.nbytes
+        return up + buffers, len(clients) * down + buffers
 
     def _codec_of(self, client: int) -> Compressor | None:
         return self.compressor.for_tensors(self.sent_tensors(client)) if self.compressor else None

@@ -33,6 +33,8 @@ class FedCOM(FederatedStrategy):
 class FedGATE(FederatedStrategy):
     """x <- x - server-lr * u, u = mean(u_i)."""
 
+    delivers = 1
+
     def setup(self) -> None:
         """Look at the compressor, if one is set."""
         self.warn_of_variance()
@@ -47,6 +49,8 @@ class FedGATE(FederatedStrategy):
 
 class FedCOMGATE(FederatedStrategy):
     """x <- x - lr * server-lr * D, D = mean(D_i)."""
+
+    delivers = 1
 
     def setup(self) -> None:
         """Look at the compressor."""

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fedapp.cli import main
+from fedapp.config import parse_run_config
+from fedapp.models import make_problem
 from fedapp.registry import ALGORITHMS
+from fedapp.report.similarity import cosine_similarities
 
 
 def fedapp(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -55,3 +60,27 @@ def test_mistakes_are_one_sentence(
     told = capsys.readouterr().err.strip()
     assert said in told
     assert "\n" not in told
+
+
+def test_similarity_is_the_cosine_of_full_gradients(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "similarity.png"
+    keys = 'num-clients=6 classes-per-client=2 model="logreg"'
+    assert fedapp(monkeypatch, "similarity", "-c", keys, "-o", str(picture)) == 0
+    assert "between different clients" in capsys.readouterr().out
+    with Image.open(picture) as drawn:
+        assert len(set(drawn.convert("RGB").getdata())) > 50
+    problem = make_problem(
+        parse_run_config({"num-clients": 6, "classes-per-client": 2, "model": "logreg"})
+    )
+    cosines = cosine_similarities(problem, range(6))
+    x = torch.tensor(problem.initial()[0])
+    one, two = (problem.objective(c).full_gradient(x).clone() for c in (1, 4))
+    assert cosines[1, 4] == pytest.approx(float(one @ two / one.norm() / two.norm()), abs=1e-6)
+    np.testing.assert_allclose(np.diag(cosines), 1)
+    alike = make_problem(parse_run_config({"num-clients": 6, "partition": "iid"}))
+    apart = ~np.eye(6, dtype=bool)
+    assert cosine_similarities(alike, range(6))[apart].min() > 0.5 > cosines[apart].mean()
+    assert fedapp(monkeypatch, "similarity", "-c", "num-clients=1 clients-per-round=1") == 2
+    assert "2 or more" in capsys.readouterr().err

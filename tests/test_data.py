@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -218,6 +219,37 @@ def test_by_writer(tiny: Path) -> None:
     assert len({tuple(int(data.writers[g[0]]) for g in groups) for groups in some}) > 1
     with pytest.raises(ConfigError, match="more than the 8 writers"):
         partition_counts(data, **keys, num_clients=9)
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "classes"])
+def test_so_many_samples_at_random(partition: str) -> None:
+    keys: dict[str, Value] = {"partition": partition, "num-clients": 10}
+    config = parse_run_config(keys | {"train-samples": 200})
+    data = load_images("digits", "")
+    some = load_partition(data, config)
+    assert len(some.indices) == len(set(some.indices)) == 200
+    assert len(set(data.train_labels[some.indices])) == data.num_classes
+    other = load_partition(data, parse_run_config(keys | {"train-samples": 200, "seed": 1}))
+    assert set(other.indices) != set(some.indices)
+    assert len(load_partition(data, parse_run_config(keys)).indices) > 1000
+    with pytest.raises(ConfigError, match="train-samples = 2000 is more than the 1437 of digits"):
+        load_partition(data, parse_run_config(keys | {"train-samples": 2000}))
+
+
+def test_evaluation_on_the_clients_samples() -> None:
+    keys: dict[str, Value] = {"train-samples": 200, "num-clients": 10, "partition": "iid"}
+    problem = make_problem(parse_run_config(keys | {"eval-train": True}))
+    x, buffers = problem.initial()
+    figures = problem.evaluate(x, buffers)
+    losses, counts = [], []
+    for client in range(10):
+        objective = problem.objective(client)
+        loss, _ = objective.loss_gradient(torch.tensor(x), problem.partition[client])  # type: ignore[attr-defined]
+        losses.append(float(loss))
+        counts.append(objective.num_examples)
+    assert figures["objective"] == pytest.approx(np.average(losses, weights=counts), rel=1e-5)
+    assert figures["objective"] != pytest.approx(figures["test_loss"], rel=1e-5)
+    assert "objective" not in make_problem(parse_run_config(keys)).evaluate(x, buffers)
 
 
 def test_fill_empty_takes_from_the_richest() -> None:

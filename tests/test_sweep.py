@@ -8,13 +8,12 @@ import pytest
 from PIL import Image
 
 import run_simulation
-from fedapp.config import parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.registry import find_algorithm
 from fedapp.report.curves import (
     best_per,
     draw_curves,
     load_runs,
+    of_panel,
     over_seeds,
     reach,
     short_names,
@@ -112,7 +111,7 @@ def test_runs_side_by_side_are_the_same(
     capfd.readouterr()
     for _ in range(2):
         assert run(monkeypatch, sweep, "--out", tmp_path / "two", "--workers", 2) == 0
-        assert "4/4, 0 min left: try-" in capfd.readouterr().out
+        assert "4/4, 0 s left: try-" in capfd.readouterr().out
     for directory in (tmp_path / "one").iterdir():
         ours, theirs = (read_rounds(tmp_path / n / directory.name) for n in ("one", "two"))
         assert [r | {"wall_seconds": 0} for r in ours] == [r | {"wall_seconds": 0} for r in theirs]
@@ -207,14 +206,6 @@ def test_mistakes_in_a_sweep_are_told(text: str, said: str, tmp_path: Path) -> N
         read_runs(tmp_path / "wrong.toml")
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "experiments").rglob("*.toml")), ids=lambda p: p.stem
-)
-def test_every_experiment_is_a_valid_config(path: Path) -> None:
-    for planned in read_runs(path):
-        find_algorithm(parse_run_config(planned.values))
-
-
 def test_curves_and_table(
     run_inline: RunInline,
     tmp_path: Path,
@@ -234,10 +225,50 @@ def test_curves_and_table(
     assert [line.split(" | ")[0] for line in shown[2:]] == ["| fedavg", "| fedcom"]
     assert fedapp(monkeypatch, "table", str(tmp_path), "--target", "1.0") == 0
     assert capsys.readouterr().out.count("| never |") == 2
+    losses = "--figure", "train_loss", "--target", "2.0"
+    assert fedapp(monkeypatch, "table", str(tmp_path), *losses) == 0
+    shown = capsys.readouterr().out.splitlines()[2].split(" | ")
+    rounds = read_rounds(tmp_path / "run-fedavg")
+    assert int(shown[4]) == next(r["round"] for r in rounds if r["train_loss"] <= 2.0)
+    assert shown[1] == f"{min(r['train_loss'] for r in rounds):.4g}"
     assert fedapp(monkeypatch, "plot", str(tmp_path), "-y", "gap", "-o", str(picture)) == 2
     assert "has no figure 'gap'" in capsys.readouterr().err
     assert fedapp(monkeypatch, "plot", str(tmp_path / "none")) == 2
     assert "holds no run" in capsys.readouterr().err
+
+
+def test_panels(run_inline: RunInline, tmp_path: Path) -> None:
+    for name in ("try-s-1", "try-s-2", "try-tau-1", "try-tau-2", "try-sigma"):
+        run_inline(dataset="quadratic", num_rounds=3, run_name=name, seed=len(name))
+    runs = load_runs([tmp_path])
+    one, two = tmp_path / "one.png", tmp_path / "two.png"
+    draw_curves(runs, ["bytes"], "gap", one)
+    draw_curves(runs, ["bytes"], "gap", two, panels=["s", "tau"])
+    with Image.open(one) as narrow, Image.open(two) as wide:
+        assert wide.width > 1.5 * narrow.width
+    assert [run.name for run in of_panel(runs, "s")] == ["try-s-1", "try-s-2"]
+    with pytest.raises(ConfigError, match="no run's name begins so"):
+        draw_curves(runs, ["bytes"], "gap", two, panels=["rho"])
+
+
+def test_a_sweep_ends_with_a_table(
+    sweep: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "results"
+    assert run(monkeypatch, sweep, "--out", out) == 0
+    shown = capsys.readouterr().out
+    assert "Run 4 of 4, about" in shown
+    table = shown[shown.index("best gap") :].splitlines()
+    assert [line.split()[0] for line in table[1:3]] == ["eight", "plain"]
+    gaps = [read_rounds(out / f"try-plain-seed-{seed}")[-1]["gap"] for seed in (0, 1)]
+    assert f"{sum(gaps) / 2:.4g}" in table[2]
+    choice = "--best-by", "gap", "--per", "num-clients"
+    assert run(monkeypatch, sweep, "--out", out, *choice) == 0
+    shown = capsys.readouterr().out
+    assert len(shown[shown.index("best gap") :].splitlines()) == 3  # one setting, and the place
 
 
 def test_what_a_target_costs(run_inline: RunInline, tmp_path: Path) -> None:

@@ -45,7 +45,14 @@ class Partition:
 def load_partition(data: ImageData, config: RunConfig) -> Partition:
     """Load the partition that the config asks for, computing it if nobody has before."""
     own = {"dirichlet": config.partition_alpha, "classes": config.classes_per_client}
-    what = (data.key, config.partition, own.get(config.partition), config.num_clients, config.seed)
+    what = (
+        data.key,
+        config.partition,
+        own.get(config.partition),
+        config.num_clients,
+        config.seed,
+        *([config.train_samples] if config.train_samples else []),
+    )
     digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
     def build(directory: Path) -> None:
@@ -66,7 +73,13 @@ def load_partition(data: ImageData, config: RunConfig) -> Partition:
 
 
 def _partition(data: ImageData, config: RunConfig) -> list[NDArray[np.int64]]:
-    clients, samples = config.num_clients, len(data.train_labels)
+    clients, there = config.num_clients, len(data.train_labels)
+    if config.train_samples > there:
+        raise ConfigError(
+            f"train-samples = {config.train_samples} is more than the {there} of {config.dataset}: "
+            "choose fewer, or 0 for all."
+        )
+    samples = config.train_samples or there
     if clients > samples:
         raise ConfigError(
             f"num-clients = {clients} is more than the {samples} training samples of "
@@ -89,7 +102,11 @@ def _split(data: ImageData, config: RunConfig) -> list[NDArray[np.int64]]:
     clients = config.num_clients
     rng = generator(config.seed, "partition")
     seed = int(rng.integers(2**31))
-    columns = {"sample": np.arange(len(data.train_labels)), "label": data.train_labels}
+    chosen = np.arange(len(data.train_labels))
+    if config.train_samples:
+        order = generator(config.seed, "samples").permutation(chosen)
+        chosen = np.sort(order[: config.train_samples])
+    columns = {"sample": chosen, "label": data.train_labels[chosen]}
     parts = list(range(clients))  # the partitioner's parts that clients get
     partitioner: Partitioner
     match config.partition:
@@ -124,12 +141,12 @@ def _split(data: ImageData, config: RunConfig) -> list[NDArray[np.int64]]:
                     f'partition = "writer" needs to know who wrote each sample, and '
                     f"{config.dataset} does not say: use femnist, or a writer_id column."
                 )
-            if clients > (writers := len(np.unique(data.writers))):
+            columns["writer"] = data.writers[chosen]
+            if clients > (writers := len(np.unique(columns["writer"]))):
                 raise ConfigError(
                     f"num-clients = {clients} is more than the {writers} writers of "
                     f"{config.dataset}: choose at most {writers}."
                 )
-            columns["writer"] = data.writers
             partitioner = NaturalIdPartitioner("writer")
             parts = rng.permutation(writers)[:clients].tolist()
     partitioner.dataset = Dataset.from_dict(columns)

@@ -52,6 +52,17 @@ HUB = {
     "femnist": HubSet("flwrlabs/femnist", test=None),
     "emnist": HubSet("tanganke/emnist_mnist"),
 }
+# Channels, height and width of the images, and the number of classes, of what is known by name.
+SHAPES: dict[str, tuple[tuple[int, int, int], int]] = {
+    "digits": ((1, 8, 8), 10),
+    "mnist": ((1, 28, 28), 10),
+    "fashion_mnist": ((1, 28, 28), 10),
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+    "tiny-imagenet": ((3, 64, 64), 200),
+    "femnist": ((1, 28, 28), 62),
+    "emnist": ((1, 28, 28), 10),
+}
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "character")
 WRITER_COLUMNS = ("writer_id", "writer")

@@ -12,6 +12,7 @@ from fedapp.models.problem import Problem
 _KEYS = [
     "dataset",
     "data_dir",
+    "train_samples",
     "partition",
     "partition_alpha",
     "classes_per_client",
@@ -26,7 +27,13 @@ _KEYS = [
     "erm",
     "vit",
     "weighting",
+    "eval_train",
 ]
+
+
+def is_network(config: RunConfig) -> bool:
+    """Tell whether the config's problem is to train a network."""
+    return config.dataset != "quadratic" and config.model not in ("logistic", "sigmoid-erm")
 
 
 def make_problem(config: RunConfig) -> Problem:
@@ -48,7 +55,7 @@ def _make_problem(config: RunConfig) -> Problem:
         from fedapp.models.quadratic import Quadratic
 
         return Quadratic(config)
-    if config.model in ("logistic", "sigmoid-erm"):
+    if not is_network(config):
         from fedapp.models.erm import LinearERM
 
         return LinearERM(config)

@@ -1,7 +1,7 @@
 """Image classification: a network, a data set, and its partition over the clients."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -52,6 +52,7 @@ class Classification:
         )
         self._mean = torch.tensor(self.data.mean, device=self.device).view(-1, 1, 1)
         self._scale = 1 / torch.tensor(self.data.std, device=self.device).view(-1, 1, 1)
+        self._eval_train = config.eval_train
         self._gathered: tuple[Any, Any, Any] = (None, None, None)  # the last batch
         self._train = torch.from_numpy(self.data.train_images)
         self._train_labels = torch.from_numpy(self.data.train_labels)
@@ -91,20 +92,33 @@ class Classification:
         self.model.bind(torch.tensor(x, device=self.device))
         self.model.buffers.copy_(torch.tensor(buffers))
 
-    @torch.no_grad()
     def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
-        """Return loss and accuracy on the test set."""
+        """Return loss and accuracy on the test set and, with eval-train, f(x): the loss on the clients' samples."""
         self._load(x, buffers)
         self.model.module.eval()
-        images = torch.from_numpy(self.data.test_images).split(EVALUATION_BATCH)
-        labels = torch.from_numpy(self.data.test_labels).split(EVALUATION_BATCH)
-        loss, correct = 0.0, 0
-        for some, true in zip(images, labels, strict=True):
-            logits, true = self.model.module(self.prepare(some)), true.to(self.device)
+        images, labels = map(torch.from_numpy, (self.data.test_images, self.data.test_labels))
+        loss, accuracy = self._measure(
+            zip(images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True)
+        )
+        figures = {"test_loss": loss, "test_accuracy": accuracy}
+        if self._eval_train:
+            held = torch.from_numpy(self.partition.indices).split(EVALUATION_BATCH)
+            figures["objective"], _ = self._measure(
+                (self._train.index_select(0, some), self._train_labels.index_select(0, some))
+                for some in held
+            )
+        return figures
+
+    @torch.no_grad()
+    def _measure(self, batches: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
+        """Return the mean loss over some samples, and the share that is classified right."""
+        loss, correct, count = 0.0, 0, 0
+        for images, labels in batches:
+            logits, true = self.model.module(self.prepare(images)), labels.to(self.device)
             loss += F.cross_entropy(logits, true, reduction="sum").item()
             correct += int((logits.argmax(1) == true).sum())
-        count = len(self.data.test_labels)
-        return {"test_loss": loss / count, "test_accuracy": correct / count}
+            count += len(true)
+        return loss / count, correct / count
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
         """Return the network's state dict; counters, which belong to a process, are zero."""

@@ -47,13 +47,17 @@ class NetworkObjective(Objective, Protocol):
         """Return a second network, at x, whose parameters have no gradients."""
 
 
-class Problem(Protocol):
-    """The whole of it: every client's objective, the start, and the measure of success."""
+class Start(Protocol):
+    """Where the server begins."""
 
     layout: Layout
 
     def initial(self) -> tuple[Vector, Vector]:
         """Return the common starting point x, and the buffers: what is not trained."""
+
+
+class Problem(Start, Protocol):
+    """The whole of it: every client's objective, the start, and the measure of success."""
 
     def objective(self, client: int) -> Objective:
         """Return f_i."""

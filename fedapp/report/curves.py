@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
@@ -107,7 +108,7 @@ def best_per(runs: Sequence[Run], keys: Sequence[str], figure: str = "test_accur
     for _, group in over_seeds(runs):
         for key in keys:
             if key not in group[0].config:
-                raise ConfigError(f"--best-per takes a config key, not {key}.")
+                raise ConfigError(f"--per takes a config key, not {key}.")
         reached = float(np.mean([run.best(figure) for run in group]))
         place = tuple(group[0].config[key] for key in keys)
         if np.isfinite(reached) and (place not in best or sign * reached > best[place][0]):
@@ -134,47 +135,79 @@ def draw_curves(
     log: bool = False,
     log_x: bool = False,
     lowest: float | None = None,
+    panels: Sequence[str] = (),
 ) -> None:
     """Draw y of every run against each of the x, side by side; rounds are never logarithmic.
 
     Runs that differ in their seeds are one curve, their mean, in a band from the lowest to the highest.
+    With `panels`, each of these words has a panel of its own, with the runs whose names begin so.
     """
-    groups = over_seeds(runs)
-    figure = Figure(figsize=(0.6 + 4.2 * len(x), 4.2), layout="constrained")
-    panels = figure.subplots(1, len(x), sharey=True, squeeze=False)[0]
-    for axes, name in zip(panels, x, strict=True):
-        label, values = AXES[name]
-        for index, (short, group) in enumerate(groups):
-            at, heights = _points(group, values, y)
-            style = STYLES[index % len(STYLES)]
-            colour = COLOURS[index % len(COLOURS)]
-            axes.plot(at, np.nanmean(heights, axis=0), style, color=colour, lw=1.4, label=short)
-            if len(group) > 1:
-                low, high = np.nanmin(heights, axis=0), np.nanmax(heights, axis=0)
-                axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
-        axes.set_xlabel(label)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        if log_x and name != "rounds":
-            axes.set_xscale("log")
-        else:
-            axes.xaxis.set_major_locator(MaxNLocator(5))
-        if name == "bytes":
-            axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
-        elif name != "rounds":
-            axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
-        if log:
-            axes.set_yscale("log")
+    places = [(name, word) for word in panels or [""] for name in x]
+    columns = len(x) if len(x) > 1 else 2 if len(places) == 4 else min(len(places), 3)
+    rows = -(-len(places) // columns)
+    figure = Figure(
+        figsize=(0.6 + 4.2 * columns, (4.2 if rows == 1 else 3.6) * rows), layout="constrained"
+    )
+    axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    for unused in axes.flat[len(places) :]:
+        unused.set_visible(False)
+    for place, (name, word) in zip(axes.flat, places, strict=False):
+        _draw_panel(place, over_seeds(of_panel(runs, word)), name, y, log, log_x)
+        if word:
+            place.set_title(word, fontsize="medium")
+            place.legend(frameon=False, fontsize="small")
     if lowest is not None:
-        panels[0].set_ylim(bottom=lowest)
-    panels[0].set_ylabel(y.replace("_", " "))
-    handles, labels = panels[0].get_legend_handles_labels()
-    columns = int(figure.get_figwidth() / (0.8 + 0.09 * max(map(len, labels))))  # inches
-    columns = max(1, min(len(groups), columns))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+        axes[0, 0].set_ylim(bottom=lowest)
+    for first in axes[:, 0]:
+        first.set_ylabel(y.replace("_", " "))
+    if not panels:
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        width = 0.8 + 0.09 * max(map(len, labels))  # inches
+        count = max(1, min(len(labels), int(figure.get_figwidth() / width)))
+        figure.legend(handles, labels, loc="outside lower center", ncols=count, frameon=False)
     if title:
         figure.suptitle(title)
     figure.savefig(path, dpi=150)
+
+
+def of_panel(runs: Sequence[Run], word: str) -> list[Run]:
+    """Return the runs whose names, without what all of them begin with, begin with a word."""
+    names = short_names(runs)
+    chosen = [run for run, name in zip(runs, names, strict=True) if not word or _begins(name, word)]
+    if not chosen:
+        raise ConfigError(f"--panel {word}: no run's name begins so; one is {names[0]}.")
+    return chosen
+
+
+def _begins(name: str, word: str) -> bool:
+    return name == word or name.startswith(f"{word}-")
+
+
+def _draw_panel(
+    axes: Axes, groups: list[tuple[str, list[Run]]], x: str, y: str, log: bool, log_x: bool
+) -> None:
+    label, values = AXES[x]
+    for index, (short, group) in enumerate(groups):
+        at, heights = _points(group, values, y)
+        style = STYLES[index % len(STYLES)]
+        colour = COLOURS[index % len(COLOURS)]
+        axes.plot(at, np.nanmean(heights, axis=0), style, color=colour, lw=1.4, label=short)
+        if len(group) > 1:
+            low, high = np.nanmin(heights, axis=0), np.nanmax(heights, axis=0)
+            axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
+    axes.set_xlabel(label)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if log_x and x != "rounds":
+        axes.set_xscale("log")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    if x == "bytes":
+        axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+    elif x != "rounds":
+        axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
+    if log:
+        axes.set_yscale("log")
 
 
 def _points(
@@ -206,8 +239,9 @@ class Reached:
 
 def reach(run: Run, target: float, y: str = "test_accuracy") -> Reached | None:
     """Return what a run needed to reach `target` for the first time; None if it never did."""
+    sign = -1 if y in SMALLER_IS_BETTER else 1
     for index, value in enumerate(run.column(y)):
-        if value is not None and value >= target:
+        if value is not None and sign * value >= sign * target:
             return Reached(
                 run.rounds[index]["round"],
                 run.running_total("uplink_bytes")[index],

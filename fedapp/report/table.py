@@ -1,0 +1,75 @@
+"""What runs came to, and what they spent to reach a target, as tables."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from fedapp.console import human_bytes
+from fedapp.report.curves import Run, over_seeds, reach
+
+
+def markdown_table(runs: Sequence[Run], figure: str, target: float) -> str:
+    """Return a line for each setting: means over its seeds and, if there are several, their ranges."""
+    accuracy = figure == "test_accuracy"
+    aim, form = (f"{100 * target:g} %", ".4f") if accuracy else (f"{target:g}", ".4g")
+    lines = [
+        f"| run | best | last | uplink a round | rounds to {aim} | uplink to {aim} "
+        f"| downlink to {aim} | simulated time | with nominal bits |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, group in over_seeds(runs):
+        known = [[v for v in run.column(figure) if v is not None] for run in group]
+        if all(known):
+            best, last = [run.best(figure) for run in group], [values[-1] for values in known]
+            cells = [name, _mean(best, form), _mean(last, form), *_spent(group, figure, target)]
+        else:
+            cells = [name, f"no {figure.replace('_', ' ')}", *7 * ["-"]]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def closing_table(runs: Sequence[Run], figure: str) -> Table:
+    """Lay out what a sweep's runs came to: a line for each setting, means over its seeds."""
+    title = figure.replace("_", " ")
+    table = Table(
+        "run", f"best {title}", f"last {title}", "rounds", "uplink", "downlink", "wall time",
+        box=None, pad_edge=False,
+    )  # fmt: skip
+    for name, group in over_seeds(runs):
+        known = [[v for v in run.column(figure) if v is not None] for run in group]
+        shown = ["-", "-"]
+        if all(known):
+            shown = [_mean([run.best(figure) for run in group], ".4g")]
+            shown.append(_mean([values[-1] for values in known], ".4g"))
+        up, down, seconds = (
+            sum(sum(r[kind] for r in run.rounds) for run in group) / len(group)
+            for kind in ("uplink_bytes", "downlink_bytes", "wall_seconds")
+        )
+        rounds = _mean([len(run.rounds) for run in group], ".0f")
+        table.add_row(name, *shown, rounds, human_bytes(up), human_bytes(down), f"{seconds:.1f} s")
+    return table
+
+
+def _spent(group: Sequence[Run], figure: str, target: float) -> list[str]:
+    a_round = [run.running_total("uplink_bytes")[-1] / len(run.rounds) for run in group]
+    cells = [human_bytes(sum(a_round) / len(a_round))]
+    spent = [reached for run in group if (reached := reach(run, target, figure))]
+    if len(spent) < len(group):
+        return [*cells, f"{len(spent)} of {len(group)} did" if spent else "never", *4 * ["-"]]
+    cells.append(_mean([s.rounds for s in spent], ".0f"))
+    means = {
+        kind: sum(getattr(s, kind) for s in spent) / len(spent)
+        for kind in ("uplink_bytes", "downlink_bytes", "seconds", "seconds_nominal")
+    }
+    cells += [human_bytes(means["uplink_bytes"]), human_bytes(means["downlink_bytes"])]
+    cells += [f"{means['seconds']:,.0f} s", f"{means['seconds_nominal']:,.0f} s"]
+    return cells
+
+
+def _mean(values: Sequence[float], form: str) -> str:
+    mean, low, high = (f"{f(values):{form}}" for f in (_average, min, max))
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def _average(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,98 @@
+"""Dry runs: every experiment could start, and a round costs what they say."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import run_simulation
+from fedapp.config import parse_run_config
+from fedapp.models import make_problem
+from fedapp.plan import Outline, plan
+from fedapp.registry import ALGORITHMS, make_strategy
+from fedapp.sweep import read_runs
+from tests.conftest import RunInline, kebab, read_rounds
+
+EXPERIMENTS = sorted((Path(__file__).parents[1] / "experiments").rglob("*.toml"))
+PARTS = {path.parent / "study.toml" for path in EXPERIMENTS}  # which other files include
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in EXPERIMENTS if path not in PARTS],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_every_experiment_could_start(path: Path) -> None:
+    configs = [parse_run_config(planned.values) for planned in read_runs(path)]
+    common, table = plan(configs)
+    assert f"{len(configs):,} runs" in common
+    assert table.row_count >= len({config.algorithm for config in configs})
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("model", ["mlp-20", "resnet20"])
+def test_a_round_costs_what_the_plan_says(name: str, model: str, run_inline: RunInline) -> None:
+    everyone = name in ("fedcet", "qsgd", "diana")
+    keys = kebab(
+        {
+            "algorithm": name,
+            "model": model,
+            "compressor": "none",  # so that there is no coding to guess at
+            "clients_per_round": 20 if everyone else 5,
+            "local_steps": 1 if everyone or name == "vrdiana" else 2,
+            "lr": 0.01,
+            "num_rounds": 1 if model == "resnet20" else 30,
+            "eval_every": 30,
+            "batch_size": 4,
+        }
+    )
+    config = parse_run_config(keys)
+    up, down = make_strategy(config, Outline(config)).expected_bytes()
+    directory = run_inline(
+        **{key.replace("-", "_").replace(".", "__"): v for key, v in keys.items()}
+    )
+    last = read_rounds(directory)[-1]
+    headers = config.clients_per_round * 8 * 200  # names, shapes and frames
+    assert up <= last["uplink_bytes"] <= up + headers
+    if model == "mlp-20":  # by round 30 everyone has taken part before
+        assert down <= last["downlink_bytes"] <= down + headers
+
+
+@pytest.mark.parametrize("model", ["mlp-20", "resnet20", "logistic"])
+def test_an_outline_is_the_problem_without_its_data(model: str) -> None:
+    config = parse_run_config({"model": model, "norm": "batch"})
+    outline, problem = Outline(config), make_problem(config)
+    assert outline.layout == problem.layout
+    for zeros, real in zip(outline.initial(), problem.initial(), strict=True):
+        assert zeros.shape == real.shape
+        assert zeros.dtype == real.dtype
+
+
+def test_a_dry_run_needs_no_data_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def dry_run(text: str) -> int:
+        (tmp_path / "try.toml").write_text(text)
+        words = ["--dry-run", str(tmp_path / "try.toml"), "--out", str(tmp_path / "results")]
+        monkeypatch.setattr(sys, "argv", ["run_simulation.py", *words])
+        return run_simulation.main()
+
+    assert dry_run('dataset = "cifar100"\nmodel = "lenet5"\n[sweep]\nseed = [0, 1, 2]') == 0
+    shown = capsys.readouterr().out
+    assert "3 runs, 150 rounds in all" in shown
+    assert f"{5 * 4 * 815_332 / 1e6:.3g} MB" in shown  # LeNet-5 with 100 classes
+    assert not (tmp_path / "results").exists()
+    assert dry_run('algorithm = "fedcet"') == 2
+    assert "needs all clients" in capsys.readouterr().err
+    assert dry_run('model = "lenet6"') == 2
+    assert "'lenet6' is not known" in capsys.readouterr().err
+    assert dry_run('dataset = "nowhere"') == 2
+    assert "'nowhere' is not known" in capsys.readouterr().err
+
+
+def test_the_plan_of_a_compressed_run_is_nominal() -> None:
+    config = parse_run_config({"algorithm": "fedpaq", "dataset": "quadratic", "qsgd.levels": 3})
+    up, _ = make_strategy(config, Outline(config)).expected_bytes()
+    bits = config.quadratic.dim * (1 + np.ceil(np.log2(3 + 1))) + 32
+    assert up == config.clients_per_round * bits / 8
