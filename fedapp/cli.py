@@ -1,4 +1,4 @@
-"""The `fedapp` command."""
+"""Look into data, models and runs: what clients hold and send, what runs came to, whether the theorems hold."""
 
 import os
 import sys
@@ -209,6 +209,39 @@ def table(
     typer.echo(markdown_table(loaded, figure, target))
 
 
+@app.command()
+def report(
+    runs: Runs,
+    output: Annotated[Path, typer.Option("-o", "--output", help="the page to write")] = Path(
+        "report.html"
+    ),
+    target: Annotated[float, typer.Option("--target", help="test accuracy to reach")] = 0.9,
+    title: Annotated[str, typer.Option("--title")] = "fedapp report",
+) -> None:
+    """Write one page with a table, curves and config differences of runs, to be opened from disk."""
+    from fedapp.report.curves import load_runs
+    from fedapp.report.page import write_report
+
+    _check_directory(output)
+    loaded = load_runs(runs)
+    write_report(loaded, output, title, target)
+    typer.echo(f"{output}: {len(loaded)} runs")
+
+
+@app.command()
+def watch(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="a run's directory, or one that holds several")
+    ],
+    every: Annotated[float, typer.Option("--every", min=0.1, help="seconds")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="show it once and end")] = False,
+) -> None:
+    """Show a run while it works: its figures and curves, refreshed until it ends."""
+    from fedapp.report.watch import watch as watch_run
+
+    watch_run(run, every, once)
+
+
 PRESETS = Path(__file__).parents[1] / "experiments" / "theory"
 NAMES = sorted(path.stem for path in PRESETS.glob("*.toml"))
 
@@ -240,9 +273,13 @@ def theory(
         sys.exit(1)
 
 
-def _check_picture(output: Path) -> None:
+def _check_directory(output: Path) -> None:
     if not output.parent.is_dir():
         raise ConfigError(f"-o {output} cannot be written: there is no directory {output.parent}.")
+
+
+def _check_picture(output: Path) -> None:
+    _check_directory(output)
     if output.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"-o {output} is no picture that can be written: use .png, .svg or .pdf.")
 

@@ -4,12 +4,11 @@ import itertools
 import json
 import math
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
-import flwr
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -94,7 +93,7 @@ class RunDirectory:
 
     def __init__(self, config: RunConfig) -> None:
         self.path = self._create(config)
-        versions = {"fedapp": __version__, "flwr": flwr.__version__, "torch": torch.__version__}
+        versions = {"fedapp": __version__, "flwr": version("flwr"), "torch": version("torch")}
         text = json.dumps({"config": config.flat(), "versions": versions}, indent=2)
         (self.path / "config.json").write_text(text + "\n")
         self._rounds: IO[str] = (self.path / "rounds.jsonl").open("a")

@@ -13,6 +13,7 @@ from fedapp.errors import log_as_one_sentence
 from fedapp.models import make_problem
 from fedapp.records import RunDirectory
 from fedapp.registry import find_algorithm, keeps_state, make_strategy
+from fedapp.report.tensorboard import TensorBoardLog, writer_type
 from fedapp.rounds import run_rounds
 
 log = logging.getLogger("flwr")
@@ -33,7 +34,10 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     strategy = make_strategy(config, problem)
     if config.state_dir and not isinstance(grid, HttpGrid):  # then the nodes are on this machine
         writable_directory("state-dir", config.state_dir)
+    if config.tensorboard:
+        writer_type()
     directory = RunDirectory(config)
+    board = TensorBoardLog(directory.path) if config.tensorboard else None
     client_state = directory.path / "client-state"
     if keeps_state(config) and not config.state_dir and isinstance(grid, InMemoryGrid):
         # Flower's simulation carries a node's Context with every message to it and back.
@@ -44,10 +48,14 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
                 for record in run_rounds(grid, strategy, problem, config, directory.path.name):
                     directory.write_round(record)
                     console.round(record)
+                    if board:
+                        board.round(record)
             finally:
                 directory.write_model(problem.named_tensors(strategy.x, strategy.buffers))
                 console.summary()
     finally:
         directory.close()
+        if board:
+            board.close()
         shutil.rmtree(client_state, ignore_errors=True)
     return directory

@@ -1,0 +1,346 @@
+"""The live view of a run in the terminal: how far it is, its latest figures, its curves.
+
+All of it comes from the run's directory: the run itself goes on in another process, or is over.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedapp.config import Value
+from fedapp.console import human_bytes
+from fedapp.errors import ConfigError
+from fedapp.records import PARTIAL, read_config
+
+# What an evaluated round can have; the curve is of the first one that a run does have.
+EVALUATED = ["test_accuracy", "gap", "distance", "objective", "squared_gradient", "test_loss"]
+LABELS = {"squared_gradient": "gradient²"}
+SIDE_BY_SIDE = 80  # columns from which on there is room for two things in a row
+HEADER = 4  # lines
+LOWEST_CURVE = 6  # lines of a curve with its frame, below which it says nothing
+LOG_FROM = 100.0  # largest over smallest from which on a curve is on a log scale
+PRINTED = 34  # lines of a view that is printed, not shown
+RECENT = 20  # rounds whose time tells how long the next ones take
+# The bit of each dot of a Braille character, row by row; the character without any is U+2800.
+DOTS = [(0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80)]
+NO_DOTS = 0x2800
+
+
+def watch(directory: Path, every: float = 1.0, once: bool = False) -> None:
+    """Show a run, read anew every so many seconds, until it ends; then its last view stays.
+
+    Of several runs in a directory, it is the one that was written to last. With `once`, or when
+    the output is no terminal, the view is printed once.
+    """
+    place = directory.expanduser().resolve()
+    if not place.parent.is_dir():
+        raise ConfigError(f"{directory} cannot be watched: there is no directory {place.parent}.")
+    if place.exists() and not place.is_dir():
+        raise ConfigError(f"{directory} cannot be watched: it is a file, not a run's directory.")
+    run, console = WatchedRun(place), Console(highlight=False)
+    run.read_new()
+    if sys.stdout.isatty() and not console.is_dumb_terminal and not once and not run.ended:
+        with (
+            suppress(KeyboardInterrupt),
+            Live(console=console, screen=True, auto_refresh=False) as live,
+        ):
+            while not run.ended:
+                live.update(view(run, *console.size), refresh=True)
+                time.sleep(every)
+                run.read_new()
+    # A terminal needs a line for its prompt; what is no terminal has room.
+    console.print(view(run, console.width, console.height - 1 if sys.stdout.isatty() else PRINTED))
+
+
+class WatchedRun:
+    """A run, as far as it has been read from a place where it is or will be."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.directory: Path | None = None
+        self.config: dict[str, Value] = {}
+        self.rounds: list[dict[str, Any]] = []
+        self.written = 0.0  # when its last round was
+        self.ended = False
+        self._file, self._offset = 0, 0
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds it is to have."""
+        return int(self.config["num-rounds"])
+
+    @property
+    def round(self) -> int:
+        """The last round that it has had; 0 before the first."""
+        return int(self.rounds[-1]["round"]) if self.rounds else 0
+
+    def read_new(self) -> None:
+        """Read the rounds that were added; of a last line that is not whole yet, nothing."""
+        self.directory = self.directory or find_run(self.place)
+        if not self.directory:
+            return
+        # Asked before the rounds are read, of which none follows it.
+        closed = (self.directory / "model.safetensors").exists()
+        try:
+            with (self.directory / "rounds.jsonl").open("rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._file or status.st_size < self._offset:
+                    # The first time, or a run that begins anew under the same name.
+                    self.config = read_config(self.directory)
+                    self._file, self._offset, self.rounds = status.st_ino, 0, []
+                file.seek(self._offset)
+                added = file.read()
+        except FileNotFoundError:  # it was removed, perhaps to begin anew
+            return
+        whole = added[: added.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        self.rounds += [json.loads(line) for line in whole.splitlines()]
+        self.written = status.st_mtime
+        self.ended = closed or self.round >= self.num_rounds
+
+    def series(self, name: str) -> tuple[list[int], list[float]]:
+        """Return the rounds that have a figure, and the figure in each."""
+        known = [record for record in self.rounds if record.get(name) is not None]
+        return [record["round"] for record in known], [record[name] for record in known]
+
+    def total(self, name: str) -> float:
+        """Return a figure's sum over the rounds."""
+        return sum(self.series(name)[1])
+
+    def seconds_left(self) -> float:
+        """Estimate the time to the last round from that of the recent ones."""
+        recent = self.series("wall_seconds")[1][-RECENT:]
+        return (self.num_rounds - self.round) * sum(recent) / max(len(recent), 1)
+
+
+def find_run(place: Path) -> Path | None:
+    """Return the run in a directory: itself, or the one of several that was written to last."""
+    if not place.is_dir():
+        return None
+    written: dict[Path, float] = {}
+    for run in (place, *place.iterdir()):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if run == place or PARTIAL not in run.name:
+                written[run] = (run / "rounds.jsonl").stat().st_mtime
+    return place if place in written else max(written, key=written.__getitem__, default=None)
+
+
+def view(run: WatchedRun, width: int, height: int) -> RenderableType:
+    """Lay out a run in so many columns and, if that is possible, lines."""
+    if not run.config:
+        what = "holds no run yet" if run.place.is_dir() else "is not there yet"
+        return Panel(Text(f"Waiting for a run: {run.place} {what}."), width=width)
+    if not run.rounds:
+        what = "It ended before its first round." if run.ended else "No rounds yet."
+        return Group(_header(run, width), Panel(Text(what), width=width))
+    figures = _figures(run, width)
+    left = height - HEADER - (figures.height or 0)
+    return Group(_header(run, width), figures, *_curves(run, width, left))
+
+
+def _header(run: WatchedRun, width: int) -> Panel:
+    """Say which run it is and how far."""
+    config = run.config
+    model = "" if config["dataset"] == "quadratic" else f", {config['model']}"
+    what = Text(
+        f"{config['algorithm']} on {config['dataset']}{model}, {config['num-clients']} clients, "
+        f"{config['clients-per-round']} a round, seed {config['seed']}",
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+    spent = f"{_clock(run.total('wall_seconds'))} so far"
+    if run.ended:
+        spent = f"took {_clock(run.total('wall_seconds'))}"
+    elif run.rounds:
+        spent += f", about {_clock(run.seconds_left())} left"
+    progress = Table.grid(padding=(0, 1), expand=True)
+    progress.add_column(no_wrap=True)
+    progress.add_column(ratio=1)
+    progress.add_column(no_wrap=True)
+    bar = ProgressBar(total=run.num_rounds, completed=run.round)
+    progress.add_row(Text(f"round {run.round} of {run.num_rounds}", "bold"), bar, Text(spent))
+    name = Text((run.directory or run.place).name, "bold")
+    name.truncate(width - 6, overflow="ellipsis")
+    return Panel(
+        Group(what, progress),
+        title=name,
+        title_align="left",
+        subtitle=_state(run),
+        subtitle_align="right",
+        width=width,
+        height=HEADER,
+    )
+
+
+def _state(run: WatchedRun) -> Text:
+    """Say whether the run goes on."""
+    if run.round >= run.num_rounds:
+        return Text("complete", "green")
+    if not run.ended:
+        since = _clock(max(time.time() - run.written, 0))
+        return Text(f"last round {since} ago" if run.rounds else "running")
+    target = float(run.config.get("target-accuracy", 0))
+    if target and run.rounds and (run.rounds[-1].get("test_accuracy") or 0) >= target:
+        return Text(f"ended: test accuracy {target:g} is reached", "green")
+    return Text(f"ended before round {run.num_rounds}", "yellow")
+
+
+def _figures(run: WatchedRun, width: int) -> Panel:
+    """Lay out the latest and the best figures, beside or above what was sent."""
+    learnt, sent = _learnt(run), _sent(run)
+    if width >= SIDE_BY_SIDE:
+        both = Table.grid(padding=(0, 2))
+        both.add_column(min_width=width // 2 - 2)  # the curves' middle
+        both.add_row(learnt, sent)
+        return Panel(both, width=width, height=3 + max(learnt.row_count, sent.row_count))
+    height = 4 + learnt.row_count + sent.row_count
+    return Panel(Group(learnt, sent), width=width, height=height)
+
+
+def _learnt(run: WatchedRun) -> Table:
+    """List each figure's last and best value, and their rounds."""
+    table = _table("", "last", "round", "best", "round")
+    every = int(run.config.get("eval-every", 1))
+    evaluated = run.round if run.round == run.num_rounds else run.round - run.round % every
+    for name in [*EVALUATED, "train_loss"]:
+        rounds, values = run.series(name)
+        if not values and name != "train_loss":
+            continue
+        due = run.round if name == "train_loss" else evaluated
+        if not rounds or rounds[-1] < due:  # records leave out what is not finite
+            last = [Text("diverged", "red"), Text(str(due), "dim")]
+        else:
+            last = [Text(_number(name, values[-1]), "bold"), Text(str(rounds[-1]), "dim")]
+        best = [Text("-"), Text("")]
+        if values:
+            value = max(values) if name == "test_accuracy" else min(values)
+            at = rounds[values.index(value)]
+            best = [Text(_number(name, value), "green"), Text(str(at), "dim")]
+        table.add_row(_label(name), *last, *best)
+    return table
+
+
+def _sent(run: WatchedRun) -> Table:
+    """List what the last round and all rounds sent, and who took part."""
+    last, table = run.rounds[-1], _table("", "last", "so far")
+    for name in ("uplink", "downlink"):
+        amounts = (last[f"{name}_bytes"], run.total(f"{name}_bytes"))
+        table.add_row(name, *(human_bytes(amount) for amount in amounts))
+    table.add_row("clients", str(last["clients"]), "")
+    failures = int(run.total("failures"))
+    style = "red" if failures else ""
+    table.add_row("failures", str(last["failures"]), Text(str(failures), style))
+    return table
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    for title in titles:
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    return table
+
+
+def _curves(run: WatchedRun, width: int, height: int) -> list[RenderableType]:
+    """Draw the run's first figure and its train loss in so many lines, or what of it fits."""
+    first = next((name for name in EVALUATED if run.series(name)[1]), "")
+    names = [name for name in (first, "train_loss") if run.series(name)[1]]
+    if len(names) == 2 and width >= SIDE_BY_SIDE:
+        both = Table.grid()
+        half = width // 2
+        both.add_row(
+            _curve(run, names[0], half, height), _curve(run, names[1], width - half, height)
+        )
+        return [both]
+    fitting = names[: max(height // LOWEST_CURVE, 1)]
+    lines = [height // len(fitting) + (n < height % len(fitting)) for n in range(len(fitting))]
+    return [_curve(run, name, width, high) for name, high in zip(fitting, lines, strict=True)]
+
+
+def _curve(run: WatchedRun, name: str, width: int, height: int) -> Panel:
+    """Draw one figure against the rounds, with its range and theirs."""
+    rounds, values = run.series(name)
+    low, high = min(values), max(values)
+    log = name != "test_accuracy" and low > 0 and high / low > LOG_FROM
+    ends = [_number(name, high), _number(name, low)]
+    margin = max(map(len, ends))
+    heights = [math.log10(value) for value in values] if log else values
+    # Besides the dots: two sides and spaces, the labels and the axis; two borders and the rounds.
+    columns, lines = max(width - 4 - margin - 2, 1), max(height, LOWEST_CURVE) - 3
+    labels = lines * [""]
+    if low < high:
+        labels[0], labels[-1] = ends
+    else:
+        labels[lines // 2] = ends[0]
+    drawing = Text(no_wrap=True, overflow="crop")
+    style = "cyan" if name in EVALUATED else "magenta"
+    for label, dots in zip(labels, braille(rounds, heights, columns, lines), strict=True):
+        drawing.append(f"{label:>{margin}} {'┤' if label else '│'}", "dim")
+        drawing.append(dots + "\n", style)
+    begin, end = f"{rounds[0]} " if len(rounds) > 1 else "", f" round {rounds[-1]}"
+    axis = f"{begin}{'─' * (columns - len(begin) - len(end))}{end}"
+    drawing.append(f"{'':{margin}} └{axis}", "dim")
+    title = Text(_label(name), style).append(", log scale" if log else "", "dim")
+    return Panel(drawing, title=title, title_align="left", width=width, border_style="dim")
+
+
+def braille(xs: Sequence[float], ys: Sequence[float], width: int, height: int) -> list[str]:
+    """Draw the line through some points in lines of Braille characters, each of 2 by 4 dots.
+
+    The points fill the drawing: the smallest x is at the left, the largest y at the top.
+    """
+    across = [round(x * (2 * width - 1)) for x in _scaled(xs)]
+    down = [round((1 - y) * (4 * height - 1)) for y in _scaled(ys)]
+    points = list(zip(across, down, strict=True))
+    characters = [[NO_DOTS] * width for _ in range(height)]
+    for (x, y), (next_x, next_y) in pairwise(points[:1] + points):
+        steps = max(abs(next_x - x), abs(next_y - y), 1)
+        for step in range(steps + 1):
+            column = x + round(step * (next_x - x) / steps)
+            row = y + round(step * (next_y - y) / steps)
+            characters[row // 4][column // 2] |= DOTS[row % 4][column % 2]
+    return ["".join(map(chr, line)) for line in characters]
+
+
+def _scaled(values: Sequence[float]) -> list[float]:
+    """Map numbers to [0, 1], from the smallest to the largest; to the middle if all are the same."""
+    if not values:
+        return []
+    # Over the largest first, so that no difference overflows.
+    largest = max(map(abs, values)) or 1.0
+    low, high = min(values) / largest, max(values) / largest
+    return [(value / largest - low) / (high - low) if high > low else 0.5 for value in values]
+
+
+def _label(name: str) -> str:
+    return LABELS.get(name, name.replace("_", " "))
+
+
+def _number(name: str, value: float) -> str:
+    """Write a figure in at most eight characters, or nine with a minus."""
+    if name == "test_accuracy":
+        return f"{value:.4f}"
+    short = f"{value:.4g}"
+    return f"{value:.2e}" if "e" in short or len(short) > 8 else short
+
+
+def _clock(seconds: float) -> str:
+    """Write a time as 42 s, 7:42 or 1:07:42."""
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours = f"{minutes // 60}:{minutes % 60:02}" if minutes >= 60 else f"{minutes}"
+    return f"{hours}:{rest:02}"
