@@ -192,6 +192,8 @@ def _config(run: PlannedRun, arguments: argparse.Namespace) -> RunConfig:
     values = run.values | overrides
     if run.name:
         values["run-name"] = run.name
+        if values.get("checkpoint-every"):
+            values["resume"] = True
     if arguments.out:
         values["results-dir"] = str(arguments.out)
     config = parse_run_config(absolute_paths(values))

@@ -104,7 +104,7 @@ def _train_client(
     )
     if stateful:
         kept = {name: tensor.cpu().numpy() for name, tensor in trainee.state.items()}
-        store.save(client, invitation.tag, kept, keep=accepted)
+        store.save(client, invitation.tag, kept, keep={accepted, *invitation.kept.get(client, [])})
     return Update(
         client,
         dict(zip((*trainee.sends, "buffers"), arrays, strict=True)),

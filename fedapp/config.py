@@ -296,6 +296,11 @@ class RunConfig(_Table):
     run_name: str = Field("", description="empty: made from algorithm, data set and time")
     tensorboard: bool = Field(False, description="log to TensorBoard too")
     state_dir: str = Field("", description="where clients keep state; empty: with the node")
+    checkpoint_every: int = Field(0, ge=0, description="rounds between checkpoints; 0: none")
+    resume: bool | str = Field(
+        False,
+        description="go on from the run's last checkpoint; or the path of a run to go on with",
+    )
     min_clients: int = Field(1, ge=1, description="a round with fewer updates is repeated")
     round_retries: int = Field(3, ge=0, description="how often it is repeated")
     round_timeout: float = Field(3600.0, ge=0, description="seconds to wait; 0: no limit")
@@ -335,10 +340,10 @@ class RunConfig(_Table):
             raise ValueError("should be made of letters, digits, '.', '_' and '-' only")
         return name
 
-    @field_validator("data_dir", "state_dir")
+    @field_validator("data_dir", "state_dir", "resume")
     @classmethod
-    def _full_path(cls, path: str) -> str:
-        if path and not Path(path).expanduser().is_absolute():
+    def _full_path(cls, path: str | bool) -> str | bool:
+        if isinstance(path, str) and path and not Path(path).expanduser().is_absolute():
             raise ValueError(
                 "should be a full path, because under `flwr run` a relative one would mean a "
                 "directory of Flower's"
@@ -356,6 +361,10 @@ class RunConfig(_Table):
             raise ValueError(
                 f"min-clients = {self.min_clients} can never be met: set it to at most "
                 f"clients-per-round = {self.clients_per_round}"
+            )
+        if self.resume is True and not self.run_name:
+            raise ValueError(
+                "resume = true needs to know which run: set run-name, or resume to its path"
             )
         if self.lr_schedule.startswith("inverse") and self.local_epochs:
             raise ValueError(
@@ -457,7 +466,7 @@ def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Val
 
 def absolute_paths(values: dict[str, Value]) -> dict[str, Value]:
     """Make a run's paths absolute, seen from the working directory."""
-    paths = ("data-dir", "results-dir", "state-dir")
+    paths = ("data-dir", "results-dir", "state-dir", "resume")
     return values | {
         key: os.path.abspath(os.path.expanduser(value))
         for key in paths

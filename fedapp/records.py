@@ -4,11 +4,13 @@ import itertools
 import json
 import math
 import time
+from collections.abc import Collection, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -72,15 +74,14 @@ def was_completed(config: RunConfig) -> bool:
         before, rounds = read_config(directory), read_rounds(directory)
     except (OSError, ValueError, KeyError):  # killed as it began
         before, rounds = config.flat(), []
-    # A key that did not exist when the run was made had, in effect, its default.
-    if RunConfig().flat() | before != config.flat():
+    if different(before, config, {"resume"}):
         raise ConfigError(
             f"{directory} holds a run with another config: choose another --out, or remove it."
         )
-    reached = config.target_accuracy and rounds and rounds[-1]["test_accuracy"]
-    ended = len(rounds) == config.num_rounds or (reached and reached >= config.target_accuracy)
-    if ended and (directory / "model.safetensors").is_file():
+    if has_ended(rounds, config) and (directory / "model.safetensors").is_file():
         return True
+    if config.resume:
+        return False
     places = (directory.with_name(f"{directory.name}{PARTIAL}{n}") for n in itertools.count(1))
     place = next(place for place in places if not place.exists())
     directory.rename(place)
@@ -88,15 +89,68 @@ def was_completed(config: RunConfig) -> bool:
     return False
 
 
+def different(before: dict[str, Value], config: RunConfig, free: Collection[str]) -> str:
+    """Return the first key, but for some, in which a run's config differs from what it was; or an empty string."""
+    # A key that did not exist when the run was made had, in effect, its default.
+    old, new = RunConfig().flat() | before, config.flat()
+    keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    return next((key for key in keys if key not in free), "")
+
+
+def has_ended(rounds: Sequence[dict[str, Any]], config: RunConfig) -> bool:
+    """Tell whether these are all the rounds that a config asks for."""
+    reached = rounds[-1]["test_accuracy"] or 0.0 if rounds else 0.0
+    return len(rounds) >= config.num_rounds or 0 < config.target_accuracy <= reached
+
+
+# What may change when a run goes on: how long and where it runs, but not what it computes.
+MAY_CHANGE = {
+    "num-rounds", "target-accuracy", "eval-every", "eval-train", "checkpoint-every", "resume", "run-name",
+    "results-dir", "data-dir", "state-dir", "tensorboard", "device", "round-timeout", "min-clients",
+}  # fmt: skip
+
+
 class RunDirectory:
-    """`<results-dir>/<run-name>/`, which belongs to one run alone."""
+    """`<results-dir>/<run-name>/`, which belongs to one run, and to one process at a time."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.path = self._create(config)
+        self.path = self._existing(config) or self._create(config)
+        self._lock = FileLock(self.path / ".lock")
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise ConfigError(
+                f"Another process is at work on {self.path}: wait for it, or choose another run-name."
+            ) from None
         versions = {"fedapp": __version__, "flwr": version("flwr"), "torch": version("torch")}
-        text = json.dumps({"config": config.flat(), "versions": versions}, indent=2)
-        (self.path / "config.json").write_text(text + "\n")
+        settled = config.flat() | {"resume": False}
+        text = json.dumps({"config": settled, "versions": versions}, indent=2) + "\n"
+        write_atomically(self.path / "config.json", lambda path: path.write_text(text))
         self._rounds: IO[str] = (self.path / "rounds.jsonl").open("a")
+
+    @staticmethod
+    def _existing(config: RunConfig) -> Path | None:
+        """Return the directory of the run to go on with; None if a new one is to be made."""
+        if not config.resume:
+            return None
+        if config.resume is True:
+            path = results_dir(config) / config.run_name
+        else:
+            path = Path(config.resume).expanduser()
+            if not (path / "config.json").is_file():
+                raise ConfigError(
+                    f"resume = {config.resume!r} holds no run: give the directory of one."
+                )
+        if not path.is_dir():
+            return None
+        if (path / "config.json").is_file() and (
+            key := different(read_config(path), config, MAY_CHANGE)
+        ):
+            raise ConfigError(
+                f"The run in {path} cannot go on with another {key}: set it to "
+                f"{read_config(path).get(key)!r}, or start a new run."
+            )
+        return path
 
     @staticmethod
     def _create(config: RunConfig) -> Path:
@@ -112,9 +166,18 @@ class RunDirectory:
                 if config.run_name:
                     raise ConfigError(
                         f"run-name = {name!r} has results already, in {path}: choose another name, "
-                        "or remove them."
+                        "remove them, or go on with resume = true."
                     ) from None
         return path
+
+    def go_back_to(self, round_: int) -> list[dict[str, Any]]:
+        """Drop the lines of later rounds, which are run again; return those that stay."""
+        kept = [record for record in read_rounds(self.path) if record["round"] <= round_]
+        text = "".join(json.dumps(record) + "\n" for record in kept)
+        self._rounds.close()
+        write_atomically(self.path / "rounds.jsonl", lambda path: path.write_text(text))
+        self._rounds = (self.path / "rounds.jsonl").open("a")
+        return kept
 
     def write_round(self, record: dict[str, Any]) -> None:
         """Append one whole line."""
@@ -129,8 +192,9 @@ class RunDirectory:
         write_atomically(self.path / "model.safetensors", lambda path: save_file(whole, path))
 
     def close(self) -> None:
-        """Close the file of rounds."""
+        """Close the file of rounds, and let others at the directory."""
         self._rounds.close()
+        self._lock.release()
 
 
 def _plain(value: Any) -> Any:

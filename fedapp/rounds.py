@@ -26,12 +26,17 @@ SUMMED = [
 
 
 def run_rounds(
-    grid: Grid, strategy: FederatedStrategy, problem: Problem, config: RunConfig, run_name: str
+    grid: Grid,
+    strategy: FederatedStrategy,
+    problem: Problem,
+    config: RunConfig,
+    run_name: str,
+    done: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """Run all rounds; yield the record of each as it ends."""
+    """Run all rounds after those that are done already; yield the record of each as it ends."""
     strategy.hosting.wait(grid)
     arrays = strategy.arrays()
-    for round_ in range(1, config.num_rounds + 1):
+    for round_ in range(done + 1, config.num_rounds + 1):
         started = time.perf_counter()
         spent: dict[str, Any] = dict.fromkeys(SUMMED, 0)
         for attempt in range(config.round_retries + 1):

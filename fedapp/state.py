@@ -2,10 +2,12 @@
 
 A client cannot know whether the server used its update: the reply may be lost, late or refused, or
 the round repeated. So each state is kept under the `tag` of the attempt that made it, and the
-server says with the next invitation which tag it accepted last; anything newer is forgotten.
+server says with the next invitation which tag it accepted last; anything newer is forgotten. It also
+says which older ones a checkpoint of its own would ask for: a server that resumes finds them.
 """
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -27,8 +29,8 @@ class StateStore(Protocol):
     def load(self, client: int, tag: int) -> Arrays | None:
         """Return the state that an attempt left, or None if there is none."""
 
-    def save(self, client: int, tag: int, arrays: Arrays, keep: int) -> None:
-        """Keep a new state and the one tagged `keep`; drop the client's older ones.
+    def save(self, client: int, tag: int, arrays: Arrays, keep: Collection[int]) -> None:
+        """Keep a new state and those tagged with one of `keep`; drop the client's older ones.
 
         Newer ones stay: this may be the late work of an attempt that was given up.
         """
@@ -45,7 +47,7 @@ class ContextStore:
         record = self.records.get(f"state.{client}.{tag}")
         return wire.arrays_of(record) if isinstance(record, ArrayRecord) else None
 
-    def save(self, client: int, tag: int, arrays: Arrays, keep: int) -> None:
+    def save(self, client: int, tag: int, arrays: Arrays, keep: Collection[int]) -> None:
         """Write an array record, and remove the others."""
         self.records[f"state.{client}.{tag}"] = wire.record_of(arrays)
         for name in list(self.records):
@@ -55,8 +57,8 @@ class ContextStore:
                 del self.records[name]
 
 
-def _is_old(version: str, tag: int, keep: int) -> bool:
-    return int(version) < tag and int(version) != keep
+def _is_old(version: str, tag: int, keep: Collection[int]) -> bool:
+    return int(version) < tag and int(version) not in keep
 
 
 class DirectoryStore:
@@ -76,7 +78,7 @@ class DirectoryStore:
             log.warning("The state of client %d in %s cannot be read: %s", client, path, error)
             return None
 
-    def save(self, client: int, tag: int, arrays: Arrays, keep: int) -> None:
+    def save(self, client: int, tag: int, arrays: Arrays, keep: Collection[int]) -> None:
         """Write a file, and remove the others."""
         directory = self.directory / str(client)
         directory.mkdir(parents=True, exist_ok=True)

@@ -62,6 +62,7 @@ class FederatedStrategy(Strategy):
         self._sent: list[tuple[Metadata, list[int]]] = []  # this attempt's messages, and for whom
         self._accepted: dict[int, int] = {}  # client -> tag of its last update that was used
         self._undelivered: dict[int, Arrays] = {}  # tag -> what its clients still have to receive
+        self._checkpoints: list[dict[int, int]] = []  # _accepted at those that are kept
         self._downlink_bytes = 0
         self._said: set[str] = set()
         self.setup()
@@ -89,6 +90,13 @@ class FederatedStrategy(Strategy):
     @abstractmethod
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Apply a round's updates, which come in the order of client ids, to x and the state."""
+
+    def memory(self) -> Arrays:
+        """Return what the server remembers beside the vectors among its attributes, as arrays."""
+        return {}
+
+    def remember(self, memory: Arrays) -> None:
+        """Go on from what `memory` returned."""
 
     def thin_round(self, round_: int, failures: Mapping[int, str]) -> None:
         """Hear of a round with fewer than `min_clients` updates; it is repeated, unless this raises."""
@@ -192,6 +200,11 @@ class FederatedStrategy(Strategy):
                 run=str(config["run"]),
                 state_dir=self.state_dir,
                 accepted={client: self._accepted.get(client, 0) for client in clients},
+                kept={
+                    client: sorted({accepted.get(client, 0) for accepted in self._checkpoints})
+                    for client in clients
+                    if self._checkpoints
+                },
                 shared={},
                 own={client: own for client in clients if (own := self.own(client))},
             )
@@ -258,6 +271,43 @@ class FederatedStrategy(Strategy):
         metrics["train_loss"] = sum(u.train_loss for u in updates) / len(updates)
         return self.arrays(), metrics
 
+    # Checkpoints.
+
+    def saved(self) -> Arrays:
+        """Return all that changes from round to round: the vectors, `memory`, and what clients still wait for."""
+        arrays = {f"vector.{name}": value for name, value in self._vectors().items()}
+        arrays |= {f"memory.{name}": value for name, value in self.memory().items()}
+        for tag, vectors in self._undelivered.items():
+            arrays |= {f"undelivered.{tag}.{name}": value for name, value in vectors.items()}
+        accepted = np.array(sorted(self._accepted.items()), np.int64).reshape(-1, 2)
+        return arrays | {"accepted": accepted}
+
+    def restore(self, saved: Arrays) -> None:
+        """Go on from what `saved` returned; raise ValueError if it is of another run."""
+        parts: dict[str, Arrays] = {"vector": {}, "memory": {}, "undelivered": {}}
+        for key, value in saved.items():
+            kind, _, name = key.partition(".")
+            if kind in parts:
+                parts[kind][name] = value.copy()
+        mine = {name: value.shape for name, value in self._vectors().items()}
+        theirs = {name: value.shape for name, value in parts["vector"].items()}
+        if mine != theirs:
+            raise ValueError(f"it holds {theirs}, and this run has {mine}")
+        vars(self).update(parts["vector"])
+        self.remember(parts["memory"])
+        self._undelivered = {}
+        for key, value in parts["undelivered"].items():
+            tag, _, name = key.partition(".")
+            self._undelivered.setdefault(int(tag), {})[name] = value
+        self._accepted = _pairs(saved["accepted"])
+
+    def checkpointed(self, saved: Arrays) -> None:
+        """Hear that what `saved` returned is on disk; clients keep the states that it would ask for."""
+        self._checkpoints = [*self._checkpoints[-1:], _pairs(saved["accepted"])]
+
+    def _vectors(self) -> Arrays:
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
     def _costs(
         self, round_: int, updates: Sequence[Update], uplink_bytes: int
     ) -> dict[str, int | float]:
@@ -321,3 +371,7 @@ class FederatedStrategy(Strategy):
     def summary(self) -> None:
         """Log what this is."""
         log.info("%s, server step size %g", type(self).__name__, self.server_lr)
+
+
+def _pairs(rows: NDArray[Any]) -> dict[int, int]:
+    return {int(key): int(value) for key, value in rows}

@@ -2,7 +2,8 @@
 
 To a node, one message a round:
   round      config record: round, tag, run, state-dir, the invited clients, and for each the tag
-             of its last accepted update
+             of its last accepted update; with checkpoints, kept-clients and kept-tags: which others
+             to keep
   shared     array record: what every client receives
   own        array record: what some clients alone receive, each array once (only if there is any);
              who receives which is in the config record: own-clients, own-names, own-arrays
@@ -62,6 +63,7 @@ class Invitation:
     accepted: dict[int, int]  # invited client -> tag of its last accepted update, or 0
     shared: Arrays
     own: dict[int, Arrays] = field(default_factory=dict)
+    kept: dict[int, list[int]] = field(default_factory=dict)  # tags that a checkpoint would ask for
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,10 @@ def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
         "clients": list(invitation.accepted),
         "accepted": list(invitation.accepted.values()),
     }
+    if pairs := [(client, tag) for client, tags in invitation.kept.items() for tag in tags]:
+        head["kept-clients"], head["kept-tags"] = (
+            list(column) for column in zip(*pairs, strict=True)
+        )
     owned = [(c, name, a) for c, arrays in invitation.own.items() for name, a in arrays.items()]
     if not owned:
         return RecordDict({"round": ConfigRecord(head), "shared": shared})
@@ -223,6 +229,9 @@ def unpack_invitation(content: RecordDict) -> Invitation:
     own: dict[int, Arrays] = {}
     for client, name, place in _owned(head):
         own.setdefault(client, {})[name] = arrays[str(place)]
+    kept: dict[int, list[int]] = {}
+    for client, tag in zip(head.get("kept-clients", []), head.get("kept-tags", []), strict=True):
+        kept.setdefault(client, []).append(tag)
     return Invitation(
         round=head["round"],
         tag=head["tag"],
@@ -231,6 +240,7 @@ def unpack_invitation(content: RecordDict) -> Invitation:
         accepted=dict(zip(head["clients"], head["accepted"], strict=True)),
         shared=arrays_of(records["shared"]),
         own=own,
+        kept=kept,
     )
 
 

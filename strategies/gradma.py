@@ -66,10 +66,9 @@ class GradMA(FederatedStrategy):
         return new
 
     def memory(self) -> Arrays:
-        """Return all that is remembered, as arrays, to be saved."""
+        """Return D and its slots, as arrays."""
         clients = list(self.slots)
         return {
-            "m": self.m,
             "rows": self.D.rows,
             "scales": self.D.scales,
             "grams": self.D.grams,
@@ -80,9 +79,8 @@ class GradMA(FederatedStrategy):
 
     def remember(self, memory: Arrays) -> None:
         """Go on from what `memory` returned."""
-        self.m = memory["m"].copy()
-        self.D.rows, self.D.scales = memory["rows"].copy(), memory["scales"].copy()
-        self.D.grams = memory["grams"].copy()
+        self.D.rows, self.D.scales = memory["rows"], memory["scales"]
+        self.D.grams = memory["grams"]
         clients = memory["clients"].tolist()
         self.slots = dict(zip(clients, memory["slots"].tolist(), strict=True))
         self.counter = dict(zip(clients, memory["counter"].tolist(), strict=True))

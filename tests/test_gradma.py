@@ -163,10 +163,8 @@ def test_the_memory_can_be_saved_and_taken_up_again() -> None:
     rounds = run_rounds(grid, whole, problem, config, "memory")
     for _ in range(9):
         next(rounds)
-    saved = {name: array.copy() for name, array in whole.memory().items()}
     later: Any = make_strategy(config, problem)
-    later.x = whole.x.copy()
-    later.remember(saved)
+    later.restore(whole.saved())
     rng = np.random.default_rng(0)
     for k in range(6):
         clients = sorted(int(c) for c in rng.choice(8, size=3, replace=False))

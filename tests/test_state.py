@@ -24,11 +24,11 @@ def test_two_versions_are_kept(make: Make, tmp_path: Path) -> None:
     store = make(tmp_path)
     one, two, three = ({"g": np.full(3, value, np.float32)} for value in (1, 2, 3))
     assert store.load(5, 1) is None
-    store.save(5, 1, one, keep=0)
-    store.save(5, 2, two, keep=1)
-    store.save(15, 1, three, keep=0)
+    store.save(5, 1, one, keep=[0])
+    store.save(5, 2, two, keep=[1])
+    store.save(15, 1, three, keep=[0])
     np.testing.assert_array_equal((store.load(5, 1) or {})["g"], one["g"])
-    store.save(5, 3, three, keep=1)  # 2 was not accepted
+    store.save(5, 3, three, keep=[1])  # 2 was not accepted
     assert store.load(5, 2) is None
     np.testing.assert_array_equal((store.load(5, 1) or {})["g"], one["g"])
     np.testing.assert_array_equal((store.load(5, 3) or {})["g"], three["g"])
@@ -39,15 +39,15 @@ def test_two_versions_are_kept(make: Make, tmp_path: Path) -> None:
 def test_a_late_attempt_does_not_undo_a_newer_one(make: Make, tmp_path: Path) -> None:
     store = make(tmp_path)
     state = {"g": np.ones(3, np.float32)}
-    store.save(1, 5, state, keep=0)
-    store.save(1, 7, state, keep=5)
-    store.save(1, 6, state, keep=5)  # given up by the server, and late
+    store.save(1, 5, state, keep=[0])
+    store.save(1, 7, state, keep=[5])
+    store.save(1, 6, state, keep=[5])  # given up by the server, and late
     assert store.load(1, 7) is not None
 
 
 def test_an_unreadable_state_is_lost_not_fatal(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    store.save(1, 5, {"g": np.ones(3, np.float32)}, keep=0)
+    store.save(1, 5, {"g": np.ones(3, np.float32)}, keep=[0])
     (tmp_path / "1" / "5.safetensors").write_bytes(b"damaged")
     assert store.load(1, 5) is None
 
@@ -56,14 +56,14 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = DirectoryStore(tmp_path)
-    store.save(1, 1, {"g": np.ones(3, np.float32)}, keep=0)
+    store.save(1, 1, {"g": np.ones(3, np.float32)}, keep=[0])
 
     def full_disk(*_: object) -> None:
         raise OSError("No space left on device")
 
     monkeypatch.setattr("fedapp.state.save_file", full_disk)
     with pytest.raises(OSError, match="No space"):
-        store.save(1, 2, {"g": np.zeros(3, np.float32)}, keep=1)
+        store.save(1, 2, {"g": np.zeros(3, np.float32)}, keep=[1])
     assert [p.name for p in (tmp_path / "1").iterdir()] == ["1.safetensors"]
 
 

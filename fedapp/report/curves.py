@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.records import PARTIAL, read_config, read_rounds
 
@@ -65,13 +66,13 @@ AXES: dict[str, tuple[str, Callable[[Run], list[float]]]] = {
 
 def load_runs(directories: Sequence[Path]) -> list[Run]:
     """Read runs, each from its directory or from a directory of several."""
-    found = []
+    found, defaults = [], RunConfig().flat()  # of keys that did not exist when a run was made
     for directory in directories:
         runs = [directory, *sorted(directory.iterdir(), key=_natural)] if directory.is_dir() else []
         runs = [run for run in runs if (run / "rounds.jsonl").is_file() and PARTIAL not in run.name]
         if not runs:
             raise ConfigError(f"{directory} holds no run: give directories with a rounds.jsonl.")
-        found += [Run(run.name, read_config(run), read_rounds(run)) for run in runs]
+        found += [Run(run.name, defaults | read_config(run), read_rounds(run)) for run in runs]
     return found
 
 
@@ -115,7 +116,8 @@ def best_per(runs: Sequence[Run], keys: Sequence[str], figure: str = "test_accur
             best[place] = sign * reached, group
     if not best:
         raise ConfigError(f"These runs have no figure {figure!r}.")
-    return [run for _, group in best.values() for run in group]
+    kept = [run for _, group in best.values() for run in group]
+    return [run for run in runs if any(run is other for other in kept)]
 
 
 def short_names(runs: Sequence[Run]) -> list[str]:

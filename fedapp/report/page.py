@@ -1,0 +1,115 @@
+"""The report: runs as one HTML file, with curves, a table, and what their configs differ in."""
+
+import base64
+import hashlib
+import html
+import json
+import math
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedapp import __version__
+from fedapp.config import RunConfig
+from fedapp.report.curves import COLOURS, SMALLER_IS_BETTER, Run, over_seeds
+
+FIGURES = ("test_accuracy", "test_loss", "train_loss")  # in this order, then an algorithm's own
+SPENT = ("round", "uplink_bytes", "downlink_bytes", "simulated_seconds", "wall_seconds")
+NOT_SHOWN = ("clients", "failures", "uplink_bits_nominal", "simulated_seconds_nominal")
+
+
+def write_report(
+    runs: Sequence[Run], path: Path, title: str = "Federated runs", target: float = 0.9
+) -> None:
+    """Write one page that opens from disk and needs nothing else; `target` is a test accuracy."""
+    script = _read("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    data = json.dumps(_data(runs, target), allow_nan=False, separators=(",", ":"))
+    parts = {
+        "title": html.escape(title),
+        "written": time.strftime("%Y-%m-%d %H:%M"),
+        "version": html.escape(__version__),
+        "count": f"{len(runs)} run{'' if len(runs) == 1 else 's'}",
+        "style": _read("page.css"),
+        "script": script,
+        "digest": f"sha256-{digest}",  # the browser runs this script and no other
+        "data": data.replace("<", "\\u003c"),  # so that no name can end the element it is in
+    }
+    page = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("page.html"))
+    path.write_text(page, encoding="utf-8")
+
+
+def _read(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
+    """Return what the page shows: config values that all runs share are there once."""
+    # A key that did not exist when a run was made had, in effect, its default.
+    configs = [RunConfig().flat() | run.config for run in runs]
+    keys = list(dict.fromkeys(key for config in configs for key in config))
+    common = {
+        key: configs[0].get(key)
+        for key in keys
+        if all(config.get(key) == configs[0].get(key) for config in configs)
+    }
+    figures = _figures(runs)
+    place = {id(run): index for index, run in enumerate(runs)}
+    return {
+        "target": target,
+        "colours": COLOURS,
+        "smallerIsBetter": sorted(SMALLER_IS_BETTER),
+        "figures": figures,
+        "keys": keys,
+        "common": {key: _value(value) for key, value in common.items()},
+        "groups": [
+            {"name": name, "runs": [place[id(run)] for run in group]}
+            for name, group in over_seeds(runs)
+        ],
+        "runs": [
+            {
+                "name": run.name,
+                "config": {k: _value(v) for k, v in config.items() if k not in common},
+                "length": len(run.rounds),
+                "columns": _columns(run, [*SPENT, *figures]),
+            }
+            for run, config in zip(runs, configs, strict=True)
+        ],
+    }
+
+
+def _figures(runs: Sequence[Run]) -> list[str]:
+    """Return the figures that some run has, the usual ones first."""
+    found = dict.fromkeys(
+        name
+        for run in runs
+        for record in run.rounds
+        for name, value in record.items()
+        if _number(value) is not None
+    )
+    own = [name for name in found if name not in (*FIGURES, *SPENT, *NOT_SHOWN)]
+    return [name for name in FIGURES if name in found] + own
+
+
+def _columns(run: Run, names: Sequence[str]) -> dict[str, Any]:
+    """Return a run's columns; one that is the same in all rounds is that number, one without any is left out."""
+    columns: dict[str, Any] = {}
+    for name in names:
+        values = [_number(value) for value in run.column(name)]
+        if any(value is not None for value in values):
+            columns[name] = values[0] if len(set(values)) == 1 else values
+    return columns
+
+
+def _number(value: object) -> float | None:
+    """Return a number with six digits, a whole one as it is; None for what is not finite or no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+def _value(value: object) -> object:
+    """Return a config's value as JSON can hold it."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

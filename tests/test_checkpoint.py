@@ -1,0 +1,315 @@
+"""Checkpoints: a server that is killed and resumes ends with the same model, bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from filelock import FileLock
+from safetensors.numpy import load_file
+
+from fedapp import checkpoint, client_app, server_app
+from fedapp.checkpoint import Checkpoints
+from fedapp.config import Value, parse_run_config
+from fedapp.engine import InlineGrid
+from fedapp.errors import ConfigError
+from fedapp.models import make_problem
+from fedapp.registry import ALGORITHMS, keeps_state, make_strategy
+from fedapp.strategy import FederatedStrategy
+from tests.conftest import kebab, read_rounds
+
+ROOT = Path(__file__).parents[1]
+KEYS: dict[str, Value] = {
+    "model": "mlp-10",
+    "num-clients": 6,
+    "clients-per-round": 3,
+    "local-steps": 2,
+    "lr": 0.05,
+    "num-rounds": 9,
+    "eval-every": 3,
+    "checkpoint-every": 2,
+    "run-name": "run",
+    "gradma.memory-size": 4,
+}
+
+
+def keys_of(name: str) -> dict[str, Value]:
+    """Return a config that the algorithm allows; whatever it keeps is used."""
+    keys = KEYS | {"algorithm": name}
+    if name in ("fedcet", "qsgd"):
+        keys["clients-per-round"] = 6
+    if name in ("qsgd", "diana", "vrdiana"):
+        keys["local-steps"] = 1
+    if name == "fedcomgate":
+        keys |= {"compressor": "topk", "fedcomgate.memory": "paper"}
+    if name == "fedavg":
+        keys |= {"compressor": "topk", "error-feedback": True}
+    return keys
+
+
+def run(directory: Path, keys: dict[str, Value], **more: Value) -> Path:
+    """Run, or go on with, a config; its results are in the directory."""
+    config = parse_run_config(keys | more | {"results-dir": str(directory)})
+    return server_app.run(InlineGrid(client_app.app, config.flat(), 2), config).path
+
+
+def killed(work: Callable[[], object]) -> None:
+    """Do some work in a process of its own, which must end by SIGKILL."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_round(number: int) -> Callable[[pytest.MonkeyPatch], None]:
+    """Die when the clients have trained, and kept what they remember, but before the server uses it."""
+
+    def arrange(patch: pytest.MonkeyPatch) -> None:
+        aggregate = FederatedStrategy.aggregate_train
+
+        def fatal(self: Any, round_: int, replies: Any) -> Any:
+            if round_ == number:
+                die()
+            return aggregate(self, round_, replies)
+
+        patch.setattr(FederatedStrategy, "aggregate_train", fatal)
+
+    return arrange
+
+
+def before_checkpoint(number: int) -> Callable[[pytest.MonkeyPatch], None]:
+    """Die when a round is written down, but its checkpoint is not."""
+
+    def arrange(patch: pytest.MonkeyPatch) -> None:
+        write = Checkpoints.write
+
+        def fatal(self: Any, round_: int, strategy: Any) -> None:
+            if round_ == number:
+                die()
+            write(self, round_, strategy)
+
+        patch.setattr(Checkpoints, "write", fatal)
+
+    return arrange
+
+
+def within_checkpoint(number: int) -> Callable[[pytest.MonkeyPatch], None]:
+    """Die when half of a checkpoint is on disk."""
+
+    def arrange(patch: pytest.MonkeyPatch) -> None:
+        save = safetensors.numpy.save_file
+
+        def fatal(arrays: Any, path: Path, metadata: dict[str, str]) -> None:
+            save(arrays, path, metadata)
+            if metadata["round"] == str(number):
+                with path.open("rb+") as file:
+                    file.truncate(path.stat().st_size // 2)
+                die()
+
+        patch.setattr(checkpoint, "save_file", fatal)
+
+    return arrange
+
+
+DEATHS = {
+    "in-round-1": [in_round(1)],
+    "in-round-6": [in_round(6)],
+    "before-checkpoint-4": [before_checkpoint(4)],
+    "within-checkpoint-6": [within_checkpoint(6)],
+    "thrice": [in_round(4), before_checkpoint(6), in_round(9)],
+}
+
+
+def trained(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a run's model, and its rounds without the time they took."""
+    rounds = [{**line, "wall_seconds": 0} for line in read_rounds(directory)]
+    return load_file(directory / "model.safetensors"), rounds
+
+
+def assert_same(one: Path, other: Path) -> None:
+    (model, rounds), (model_too, rounds_too) = trained(one), trained(other)
+    assert rounds == rounds_too
+    for name in model:
+        np.testing.assert_array_equal(model[name], model_too[name])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_killed_run_ends_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
+    keys = keys_of(name)
+    whole = run(tmp_path / "whole", keys | {"checkpoint-every": 0})
+    for place, deaths in DEATHS.items():
+        for death in deaths:
+            with pytest.MonkeyPatch.context() as patch:
+                death(patch)
+                killed(lambda place=place: run(tmp_path / place, keys, resume=True))  # type: ignore[misc]
+        resumed = run(tmp_path / place, keys, resume=True)
+        assert_same(whole, resumed)
+        if place != "in-round-1":  # it did not begin anew
+            assert len(list((resumed / "checkpoint").iterdir())) == 2  # and nothing half written
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_all_that_changes_is_saved(name: str) -> None:
+    """A new strategy that takes up what is saved is the same in every attribute that rounds change."""
+    config = parse_run_config(keys_of(name) | {"run-name": ""})
+    problem = make_problem(config)
+    used, new = make_strategy(config, problem), make_strategy(config, problem)
+    grid = InlineGrid(client_app.app, config.flat())
+    from fedapp.rounds import run_rounds
+
+    list(run_rounds(grid, used, problem, config, "run"))
+    changed = {n for n, v in vars(used).items() if not _equal(v, vars(new)[n])}
+    new.restore(used.saved())
+    left = {n for n in changed if not _equal(vars(used)[n], vars(new)[n])}
+    # Of the attempt under way, and of the nodes; or set anew each round.
+    assert left <= {"hosting", "lr", "group", "_tag", "_sent", "_specs", "_downlink_bytes", "_said"}
+    assert "x" in changed
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_equal(one[k], other[k]) for k in one)
+    if hasattr(one, "rows"):
+        return all(_equal(getattr(one, n), getattr(other, n)) for n in ("rows", "scales", "grams"))
+    return bool(one == other)
+
+
+def test_a_damaged_checkpoint_is_left_out_and_the_older_one_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = keys_of("scaffold")
+    whole = run(tmp_path / "whole", keys)
+    for number, damage in enumerate((_cut, _flip, _empty)):
+        place = tmp_path / str(number)
+        with pytest.MonkeyPatch.context() as patch:
+            in_round(9)(patch)
+            killed(lambda place=place: run(place, keys))  # type: ignore[misc]
+        newest, older = Checkpoints(place / "run").paths()
+        assert (newest.name, older.name) == (
+            "round-0000008.safetensors",
+            "round-0000006.safetensors",
+        )
+        damage(newest)
+        caplog.clear()
+        assert_same(whole, run(place, keys, resume=True))
+        assert "round-0000008.safetensors is of no use" in caplog.text
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-50] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def test_a_checkpoint_of_another_model_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path / "other", keys_of("fedavgm") | {"model": "mlp-11"})
+    run(tmp_path, keys_of("fedavgm") | {"num-rounds": 2})
+    there = tmp_path / "other" / "run" / "checkpoint" / "round-0000008.safetensors"
+    there.rename(tmp_path / "run" / "checkpoint" / there.name)
+    run(tmp_path, keys_of("fedavgm") | {"num-rounds": 3}, resume=True)
+    assert "is of no use, and left out: it holds" in caplog.text
+    assert [line["round"] for line in read_rounds(tmp_path / "run")] == [1, 2, 3]
+
+
+def test_a_full_disk_costs_a_checkpoint_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = keys_of("fedavgm")
+    save = safetensors.numpy.save_file
+
+    def full(arrays: Any, path: Path, metadata: dict[str, str]) -> None:
+        if metadata["round"] in ("6", "8"):
+            path.write_bytes(b"some of it")
+            raise OSError(28, "No space left on device")
+        save(arrays, path, metadata)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    directory = run(tmp_path, keys)
+    assert "The checkpoint of round 8 could not be written" in caplog.text
+    names = sorted(path.name for path in (directory / "checkpoint").iterdir())
+    assert names == ["round-0000002.safetensors", "round-0000004.safetensors"]
+    assert_same(run(tmp_path / "whole", keys | {"checkpoint-every": 0}), directory)
+
+
+def test_a_run_goes_on_longer_but_not_otherwise(tmp_path: Path) -> None:
+    keys = keys_of("fedcomgate")
+    whole = run(tmp_path / "whole", keys | {"num-rounds": 12})
+    directory = run(tmp_path, keys | {"checkpoint-every": 3})
+    longer = keys | {"num-rounds": 12, "run-name": "", "resume": str(directory)}
+    assert_same(whole, run(tmp_path / "elsewhere", longer))
+    for key, value in (("lr", 0.1), ("seed", 3), ("algorithm", "fedgate")):
+        with pytest.raises(ConfigError, match=f"cannot go on with another {key}"):
+            run(tmp_path, keys | {key: value}, resume=True)
+    with pytest.raises(ConfigError, match="holds no run"):
+        run(tmp_path, keys | {"resume": str(tmp_path)})
+    with pytest.raises(ConfigError, match="set run-name"):
+        run(tmp_path, keys | {"run-name": ""}, resume=True)
+
+
+def test_two_processes_on_one_run_are_told_apart(tmp_path: Path) -> None:
+    keys = keys_of("fedavg")
+    directory = run(tmp_path, keys)
+    with pytest.raises(ConfigError, match=r"has results already.*resume = true"):
+        run(tmp_path, keys)
+    with FileLock(directory / ".lock"), pytest.raises(ConfigError, match="Another process"):
+        run(tmp_path, keys | {"num-rounds": 12}, resume=True)
+    assert len(read_rounds(directory)) == 9
+
+
+def test_states_that_no_checkpoint_asks_for_are_dropped(tmp_path: Path) -> None:
+    directory = run(tmp_path, keys_of("scaffold") | {"num-rounds": 30, "clients-per-round": 6})
+    for client in (directory / "client-state" / "run").iterdir():
+        assert len(list(client.iterdir())) <= 4  # of this round, the last, and of two checkpoints
+
+
+def test_a_sweep_that_is_killed_goes_on_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    preset = tmp_path / "try.toml"
+    lines = [f"{key} = {json.dumps(value)}" for key, value in kebab(KEYS).items()]
+    preset.write_text("\n".join(lines[:-2]) + '\n[sweep]\nalgorithm = ["scaffold", "fedavgm"]\n')
+    command = [sys.executable, "run_simulation.py", "--engine", "inline", str(preset), "--out"]
+    script = "import tests.test_checkpoint as t, pytest, sys, run_simulation\n"
+    script += "t.in_round(7)(pytest.MonkeyPatch()); run_simulation.main()"
+    first = subprocess.run(
+        [sys.executable, "-c", script, *command[2:], str(tmp_path / "out")], cwd=ROOT, check=False
+    )
+    assert first.returncode == -signal.SIGKILL
+    second = subprocess.run(
+        [*command, str(tmp_path / "out")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert second.returncode == 0, second.stderr
+    assert "Going on after round 6." in second.stdout
+    whole = run(tmp_path / "whole", keys_of("scaffold"))
+    assert_same(whole, tmp_path / "out" / "try-scaffold")
+
+
+def test_only_algorithms_with_state_keep_some(tmp_path: Path) -> None:
+    for name in ("fedavgm", "mifa"):
+        directory = run(tmp_path / name, keys_of(name))
+        stateful = keeps_state(parse_run_config(keys_of(name)))
+        assert (directory / "client-state").is_dir() == stateful == (name == "mifa")
