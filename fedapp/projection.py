@@ -137,3 +137,6 @@ def _combination(weights: Tensor, rows: Tensor) -> Tensor:
 @lru_cache(maxsize=1)
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count())
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)  # threads do not live on in a forked process
