@@ -270,6 +270,14 @@ class RunConfig(_Table):
     weighting: Literal["uniform", "examples"] = Field(
         "uniform", description="how updates are averaged"
     )
+    aggregation: Literal["mean", "median", "trimmed-mean"] = Field(
+        "mean", description="of the updates, number by number"
+    )
+    trim: float = Field(0.1, ge=0, lt=0.5, description="share left out at each end (trimmed-mean)")
+    max_update_norm: float = Field(0.0, ge=0, description="of a vector that is sent; 0: no limit")
+    too_long: Literal["reject", "clip"] = Field(
+        "reject", description="what becomes of an update above max-update-norm"
+    )
     compressor: Literal["", "none", "float16", "qsgd", "uniform", "topk", "randk"] = Field(
         "", description="of what clients send; empty: the algorithm's own"
     )

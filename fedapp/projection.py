@@ -139,4 +139,6 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count())
 
 
-os.register_at_fork(after_in_child=_threads.cache_clear)  # threads do not live on in a forked process
+os.register_at_fork(
+    after_in_child=_threads.cache_clear
+)  # threads do not live on in a forked process

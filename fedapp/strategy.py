@@ -4,8 +4,10 @@ An algorithm implements `aggregate`, and where it needs to `setup`, `broadcast` 
 """
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ class FederatedStrategy(Strategy):
 
     default_server_lr = 1.0
     delivers = 0  # vectors that a client receives of its last round
+    rule_is_a_mean = False  # so that another location of the updates can stand in for it
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class FederatedStrategy(Strategy):
         self._checkpoints: list[dict[int, int]] = []  # _accepted at those that are kept
         self._downlink_bytes = 0
         self._said: set[str] = set()
+        self._demand_what_can_be_robust()
         self.setup()
 
     # The algorithm's part.
@@ -104,13 +108,26 @@ class FederatedStrategy(Strategy):
     # What the algorithms are written with.
 
     def mean(self, updates: Sequence[Update], name: str = "u") -> NDArray[Any]:
-        """Return the mean over the cohort; with `weighting = "examples"`, weighted by data."""
+        """Return the mean over the cohort; with `weighting = "examples"`, weighted by data.
+
+        With another `aggregation`, the median of each number, or the mean without the extremes.
+        """
+        if self.config.aggregation != "mean":
+            return self._robust_mean(np.stack([update[name] for update in updates]))
         if self.config.weighting == "uniform":
             return self.sum(updates, name) / len(updates)
         total = np.zeros_like(updates[0][name])
         for update in updates:
             total += np.float32(update.num_examples) * update[name]
         return total / sum(update.num_examples for update in updates)
+
+    def _robust_mean(self, vectors: NDArray[Any]) -> NDArray[Any]:
+        if self.config.aggregation == "median":
+            return np.asarray(np.median(vectors, axis=0), vectors.dtype)
+        count = len(vectors)
+        cut = min(math.ceil(self.config.trim * count), (count - 1) // 2)
+        ordered = np.sort(vectors, axis=0)[cut : count - cut]
+        return np.asarray(ordered.mean(axis=0), vectors.dtype)
 
     @staticmethod
     def sum(updates: Sequence[Update], name: str) -> NDArray[Any]:
@@ -147,6 +164,22 @@ class FederatedStrategy(Strategy):
         """Refuse a server step size where the rule has none."""
         if self.config.server_lr not in (0.0, 1.0):
             raise ConfigError(f"{who} has no server step size: leave server-lr = 0.")
+
+    def _demand_what_can_be_robust(self) -> None:
+        """Refuse a robust aggregate, or clipping, where the rule does not survive it."""
+        config = self.config
+        if config.aggregation != "mean":
+            if not self.rule_is_a_mean:
+                raise ConfigError(
+                    f"{config.algorithm} relies on sums over its clients, which aggregation = "
+                    f'"{config.aggregation}" is not: set aggregation = "mean".'
+                )
+            self.demand_uniform_weighting(f"The {config.aggregation} has no weights")
+        if config.max_update_norm and config.too_long == "clip" and not self.rule_is_a_mean:
+            raise ConfigError(
+                f"{config.algorithm}'s clients go by what they sent, and would not know that it was "
+                'clipped: set too-long = "reject".'
+            )
 
     def warn_of_variance(self) -> None:
         """Tell if the compressor is too coarse for a method that feeds its error back."""
@@ -233,7 +266,8 @@ class FederatedStrategy(Strategy):
             updates += reply.updates
             failures |= reply.failures
             uplink_bytes += reply.uplink_bytes
-        updates.sort(key=lambda update: update.client)
+        updates = [self._bounded(u, failures) for u in updates]  # type: ignore[misc]
+        updates = sorted((u for u in updates if u), key=lambda update: update.client)
         for client, reason in sorted(failures.items()):
             self._say_once(f"Client {client} failed: {reason}", kind=reason)
         metrics = MetricRecord(
@@ -307,6 +341,21 @@ class FederatedStrategy(Strategy):
 
     def _vectors(self) -> Arrays:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
+    def _bounded(self, update: Update, failures: dict[int, str]) -> Update | None:
+        """Return an update whose vectors are no longer than `max-update-norm`; None if it is refused."""
+        if not (limit := self.config.max_update_norm):
+            return update
+        arrays = dict(update.arrays)
+        for name in self._sends:
+            length = float(np.linalg.norm(arrays[name].astype(np.float64)))
+            if length <= limit:
+                continue
+            if self.config.too_long == "reject":
+                failures[update.client] = f"'{name}' is longer than max-update-norm = {limit:g}"
+                return None
+            arrays[name] = (arrays[name] * (limit / length)).astype(arrays[name].dtype)
+        return replace(update, arrays=arrays)
 
     def _costs(
         self, round_: int, updates: Sequence[Update], uplink_bytes: int

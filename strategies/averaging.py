@@ -19,6 +19,8 @@ from fedapp.wire import Update
 class FedAvg(FederatedStrategy):
     """x <- x - server-lr * mean(u_i); FedProx differs in its local steps only."""
 
+    rule_is_a_mean = True
+
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along the mean update."""
         self.x = self.x - self.server_lr * self.mean(updates)
@@ -26,6 +28,8 @@ class FedAvg(FederatedStrategy):
 
 class FedAvgM(FederatedStrategy):
     """FedAvg, or FedProx, with server momentum."""
+
+    rule_is_a_mean = True
 
     def setup(self) -> None:
         """Start without momentum."""
@@ -39,6 +43,8 @@ class FedAvgM(FederatedStrategy):
 
 class FedAdam(FederatedStrategy):
     """Adam on the server, without bias correction."""
+
+    rule_is_a_mean = True
 
     default_server_lr = 0.02
 

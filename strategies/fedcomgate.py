@@ -25,6 +25,8 @@ from fedapp.wire import Update
 class FedCOM(FederatedStrategy):
     """x <- x - lr * server-lr * mean(D_i)."""
 
+    rule_is_a_mean = True
+
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along the mean of the compressed updates."""
         self.x = self.x - self.lr * self.server_lr * self.mean(updates, "D")

@@ -15,6 +15,8 @@ from fedapp.wire import Update
 class FedPAQ(FederatedStrategy):
     """x <- x + mean(Q(y_i - x))."""
 
+    rule_is_a_mean = True
+
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along the mean of the quantized differences."""
         self.x = self.x + self.server_lr * self.mean(updates, "p")
