@@ -7,6 +7,7 @@ pyproject.toml are. Runs of a sweep that are complete already are skipped. Exit 
 
 import argparse
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -80,6 +81,9 @@ def _run_all(arguments: argparse.Namespace) -> int:
     presets = [run for preset in arguments.presets for run in read_runs(preset)]
     planned = presets or [PlannedRun("", {})]
     runs = [_config(run, arguments) for run in planned]
+    for key in arguments.per:
+        if key not in runs[0].flat():
+            raise ConfigError(f"--per takes a config key, not {key}.")
     if arguments.dry_run:
         return _show_plan(runs)
     from fedapp.models import make_problem
@@ -176,7 +180,7 @@ def _show_outcome(runs: list[RunConfig], best_by: str, per: list[str]) -> None:
 
     places = [results_dir(config) / config.run_name for config in runs]
     loaded = load_runs([place for place in places if (place / "rounds.jsonl").is_file()])
-    if not any(run.best(best_by) == run.best(best_by) for run in loaded):
+    if best_by == "test_accuracy" and all(math.isnan(run.best(best_by)) for run in loaded):
         best_by = "gap"  # problems without classes
     chosen = best_per(loaded, per, best_by) if per else loaded
     print()

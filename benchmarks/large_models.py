@@ -1,4 +1,4 @@
-"""One round of FedBCGD with 2 clients on the large models: time, upload and memory.
+"""One round of FedBCGD with 2 clients on the large models: time and memory.
 
 `python -m benchmarks.large_models --data-dir DIR`, DIR with cifar10. Each model has a process of its own, so that the peak
 is its own; the test set is not evaluated.
@@ -46,7 +46,7 @@ def one_round(model: str, data_dir: str) -> str:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return (
         f"| {model} | {strategy.x.size:,} | {BATCHES[model]} | {record['wall_seconds']:.1f} s "
-        f"| {record['uplink_bytes'] / 1e6:.1f} MB | {peak:.1f} GB |"
+        f"| {peak:.1f} GB |"
     )
 
 
@@ -55,8 +55,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", required=True)
     data_dir = parser.parse_args().data_dir
-    print("| model | parameters | batch | round | upload of 2 clients | peak memory |")
-    print("|---|---|---|---|---|---|")
+    print("| model | parameters | batch | round | peak memory |")
+    print("|---|---|---|---|---|")
     for model in BATCHES:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             print(pool.apply(one_round, (model, data_dir)), flush=True)

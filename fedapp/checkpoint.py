@@ -48,7 +48,7 @@ class Checkpoints:
             log.warning("The checkpoint of round %d could not be written: %s", round_, error)
             return
         strategy.checkpointed(arrays)
-        for old in [*self.paths()[KEPT:], *self.directory.glob(".round-*")]:  # what a kill left
+        for old in [*self.paths()[KEPT:], *self.directory.glob(".*")]:  # and what a kill left
             old.unlink()
 
     def restore(self, strategy: FederatedStrategy) -> int:
@@ -61,7 +61,6 @@ class Checkpoints:
                     strategy.restore(arrays)
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 log.warning("The checkpoint %s is of no use, and left out: %s", path, error)
-                path.unlink()
                 continue
             usable.append((round_, arrays))
         for _, arrays in reversed(usable):  # clients keep what the older one would ask for, too

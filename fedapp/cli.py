@@ -113,12 +113,11 @@ def blocks(presets: Presets = None, config: Assignments = None) -> None:
     """Show how FedBCGD divides the config's model into blocks, and what each group uploads."""
     from rich.console import Console
 
-    from fedapp.models import make_problem
+    from fedapp.plan import Outline
     from fedapp.report.blocks import blocks_table
 
     run = _config(presets, config)
-    layout = make_problem(run).layout
-    Console().print(blocks_table(layout, run.fedbcgd.blocks))
+    Console().print(blocks_table(Outline(run).layout, run.fedbcgd.blocks))
 
 
 Runs = Annotated[
@@ -155,7 +154,10 @@ def plot(
         "curves.png"
     ),
 ) -> None:
-    """Draw curves of runs, against rounds, uplink bytes and simulated time."""
+    """Draw curves of runs, against rounds, uplink bytes and simulated time.
+
+    RUN is the directory of a run, or one that holds several.
+    """
     from fedapp.report.curves import AXES, best_per, draw_curves, load_runs
 
     _check_picture(output)
@@ -181,7 +183,10 @@ def grid(
         "grid.png"
     ),
 ) -> None:
-    """Draw a heat map: the runs' best figure over two config keys."""
+    """Draw a heat map: the runs' best figure over two config keys.
+
+    RUN is the directory of a run, or one that holds several.
+    """
     from fedapp.report.curves import load_runs
     from fedapp.report.grid import draw_grid
 
@@ -200,7 +205,10 @@ def table(
     best_by: BestBy = "",
     per: Per = None,
 ) -> None:
-    """Print what each run came to, averaged over seeds, and what it spent to reach a target, as Markdown."""
+    """Print what each run came to, averaged over seeds, and what it spent to reach a target, as Markdown.
+
+    RUN is the directory of a run, or one that holds several.
+    """
     from fedapp.report.curves import best_per, load_runs
     from fedapp.report.table import markdown_table
 
@@ -218,7 +226,10 @@ def report(
     target: Annotated[float, typer.Option("--target", help="test accuracy to reach")] = 0.9,
     title: Annotated[str, typer.Option("--title")] = "fedapp report",
 ) -> None:
-    """Write one page with a table, curves and config differences of runs, to be opened from disk."""
+    """Write one page with a table, curves and config differences of runs, to be opened from disk.
+
+    RUN is the directory of a run, or one that holds several.
+    """
     from fedapp.report.curves import load_runs
     from fedapp.report.page import write_report
 
@@ -236,7 +247,10 @@ def watch(
     every: Annotated[float, typer.Option("--every", min=0.1, help="seconds")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="show it once and end")] = False,
 ) -> None:
-    """Show a run while it works: its figures and curves, refreshed until it ends."""
+    """Show a run while it works: its figures and curves, refreshed until it ends.
+
+    RUN is the directory of a run; of one that holds several, the run written to last.
+    """
     from fedapp.report.watch import watch as watch_run
 
     watch_run(run, every, once)
@@ -263,7 +277,7 @@ def theory(
         Path, typer.Option("--presets", help="directory of the theorems' sweeps")
     ] = PRESETS,
 ) -> None:
-    """Check the papers' theorems: run them, fit the rates, and say which hold."""
+    """Check the papers' theorems: run them, fit the rates, and say which hold; without a NAME, all of them."""
     from fedapp.report.theory import check_theorems
 
     directory = (
@@ -274,6 +288,8 @@ def theory(
 
 
 def _check_directory(output: Path) -> None:
+    if output.is_dir():
+        raise ConfigError(f"-o {output} is a directory: give the name of a file.")
     if not output.parent.is_dir():
         raise ConfigError(f"-o {output} cannot be written: there is no directory {output.parent}.")
 

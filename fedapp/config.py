@@ -56,6 +56,15 @@ class _Table(BaseModel):
     )
 
 
+def _full_path(path: str | bool) -> str | bool:
+    if isinstance(path, str) and path and not Path(path).expanduser().is_absolute():
+        raise ValueError(
+            "should be a full path, because under `flwr run` a relative one would mean a "
+            "directory of Flower's"
+        )
+    return path
+
+
 class FedProxKeys(_Table):
     """FedProx."""
 
@@ -240,6 +249,11 @@ class VitKeys(_Table):
     image_size: int = Field(224, ge=16, description="side to which images are resized")
     weights: str = Field("", description="a file of torchvision's vit_b_16 weights, or imagenet")
 
+    @field_validator("weights")
+    @classmethod
+    def _is_full_path(cls, path: str) -> str:
+        return path if path == "imagenet" else str(_full_path(path))
+
 
 class TimeKeys(_Table):
     """The simulated clock (FedPAQ, section 5)."""
@@ -350,13 +364,8 @@ class RunConfig(_Table):
 
     @field_validator("data_dir", "state_dir", "resume")
     @classmethod
-    def _full_path(cls, path: str | bool) -> str | bool:
-        if isinstance(path, str) and path and not Path(path).expanduser().is_absolute():
-            raise ValueError(
-                "should be a full path, because under `flwr run` a relative one would mean a "
-                "directory of Flower's"
-            )
-        return path
+    def _is_full_path(cls, path: str | bool) -> str | bool:
+        return _full_path(path)
 
     @model_validator(mode="after")
     def _counts_agree(self) -> Self:
@@ -474,7 +483,9 @@ def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Val
 
 def absolute_paths(values: dict[str, Value]) -> dict[str, Value]:
     """Make a run's paths absolute, seen from the working directory."""
-    paths = ("data-dir", "results-dir", "state-dir", "resume")
+    paths = ["data-dir", "results-dir", "state-dir", "resume"]
+    if values.get("vit.weights") != "imagenet":
+        paths.append("vit.weights")
     return values | {
         key: os.path.abspath(os.path.expanduser(value))
         for key in paths

@@ -66,6 +66,10 @@ class RunConsole:
         """Leave the terminal as it was."""
         self.progress.stop()
 
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self.console.print(text)
+
     def round(self, record: dict[str, Any]) -> None:
         """Show a round in one line."""
         self.records.append(record)

@@ -4,7 +4,8 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -12,11 +13,12 @@ from typing import IO, Any
 import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from fedapp import __version__
 from fedapp.config import RunConfig, Value, writable_directory
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, RunError
 from fedapp.state import write_atomically
 
 # The order of a line; an algorithm's own figures follow.
@@ -82,11 +84,31 @@ def was_completed(config: RunConfig) -> bool:
         return True
     if config.resume:
         return False
+    lock = _held(directory)
+    try:
+        return _set_aside(directory, rounds)
+    finally:
+        lock.release()
+
+
+def _set_aside(directory: Path, rounds: Sequence[dict[str, Any]]) -> bool:
     places = (directory.with_name(f"{directory.name}{PARTIAL}{n}") for n in itertools.count(1))
     place = next(place for place in places if not place.exists())
     directory.rename(place)
-    print(f"{config.run_name} was not complete: its {len(rounds)} rounds are now in {place.name}")
+    print(f"{directory.name} was not complete: its {len(rounds)} rounds are now in {place.name}")
     return False
+
+
+def _held(directory: Path) -> FileLock:
+    """Take a run's directory for this process alone, or say that another has it."""
+    lock = FileLock(directory / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ConfigError(
+            f"Another process is at work on {directory}: wait for it, or choose another run-name or --out."
+        ) from None
+    return lock
 
 
 def different(before: dict[str, Value], config: RunConfig, free: Collection[str]) -> str:
@@ -115,13 +137,7 @@ class RunDirectory:
 
     def __init__(self, config: RunConfig) -> None:
         self.path = self._existing(config) or self._create(config)
-        self._lock = FileLock(self.path / ".lock")
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise ConfigError(
-                f"Another process is at work on {self.path}: wait for it, or choose another run-name."
-            ) from None
+        self._lock = _held(self.path)
         versions = {"fedapp": __version__, "flwr": version("flwr"), "torch": version("torch")}
         settled = config.flat() | {"resume": False}
         text = json.dumps({"config": settled, "versions": versions}, indent=2) + "\n"
@@ -143,12 +159,20 @@ class RunDirectory:
                 )
         if not path.is_dir():
             return None
-        if (path / "config.json").is_file() and (
-            key := different(read_config(path), config, MAY_CHANGE)
-        ):
+        try:
+            before, rounds = read_config(path), read_rounds(path)
+        except (OSError, ValueError, KeyError):  # killed as it began
+            return path
+        fixed = {"num-rounds"} if config.lr_schedule == "inverse-sqrt" else set()
+        if key := different(before, config, MAY_CHANGE - fixed):
             raise ConfigError(
                 f"The run in {path} cannot go on with another {key}: set it to "
-                f"{read_config(path).get(key)!r}, or start a new run."
+                f"{before.get(key)!r}, or start a new run."
+            )
+        if rounds and not before.get("checkpoint-every") and not has_ended(rounds, config):
+            raise ConfigError(
+                f"The run in {path} was made without checkpoints and cannot go on: remove it, or choose "
+                "another run-name."
             )
         return path
 
@@ -170,9 +194,14 @@ class RunDirectory:
                     ) from None
         return path
 
+    def rounds(self) -> list[dict[str, Any]]:
+        """Return the rounds that are written down."""
+        return read_rounds(self.path)
+
     def go_back_to(self, round_: int) -> list[dict[str, Any]]:
-        """Drop the lines of later rounds, which are run again; return those that stay."""
-        kept = [record for record in read_rounds(self.path) if record["round"] <= round_]
+        """Drop what later rounds left, which are run again; return the rounds that stay."""
+        (self.path / "model.safetensors").unlink(missing_ok=True)
+        kept = [record for record in self.rounds() if record["round"] <= round_]
         text = "".join(json.dumps(record) + "\n" for record in kept)
         self._rounds.close()
         write_atomically(self.path / "rounds.jsonl", lambda path: path.write_text(text))
@@ -183,18 +212,35 @@ class RunDirectory:
         """Append one whole line."""
         ordered = {name: record.get(name) for name in COLUMNS} | record
         line = {name: _plain(value) for name, value in ordered.items()}
-        self._rounds.write(json.dumps(line) + "\n")
-        self._rounds.flush()
+        with _disk(self.path):
+            self._rounds.write(json.dumps(line) + "\n")
+            self._rounds.flush()
 
     def write_model(self, tensors: dict[str, NDArray[Any]]) -> None:
         """Write the model, all of it or nothing."""
         whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-        write_atomically(self.path / "model.safetensors", lambda path: save_file(whole, path))
+        with _disk(self.path):
+            write_atomically(self.path / "model.safetensors", lambda path: save_file(whole, path))
 
     def close(self) -> None:
         """Close the file of rounds, and let others at the directory."""
-        self._rounds.close()
-        self._lock.release()
+        try:
+            with _disk(self.path):
+                self._rounds.close()
+        finally:
+            self._lock.release()
+
+
+@contextmanager
+def _disk(directory: Path) -> Iterator[None]:
+    """Say what is the matter when a disk takes no more."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise RunError(
+            f"{directory} cannot be written ({error}): what is there is whole; mend that, and go on from the "
+            "last checkpoint with resume = true."
+        ) from None
 
 
 def _plain(value: Any) -> Any:

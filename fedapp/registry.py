@@ -192,6 +192,11 @@ def make_strategy(config: RunConfig, problem: Start) -> FederatedStrategy:
         raise ConfigError(
             f"{algorithm.name} looks into a network: choose an image data set and a network as model."
         )
+    if config.weight_decay and config.dataset != "quadratic" and not is_network(config):
+        raise ConfigError(
+            f"{config.model} has a regulariser of its own, and weight-decay would move the optimum that "
+            "`gap` counts from: set weight-decay = 0, and erm.regularization."
+        )
     compressor = find_compressor(config, problem.layout.tensors)
     start = problem.initial()
     return algorithm.strategy(config, algorithm.client, *start, compressor, problem.layout)

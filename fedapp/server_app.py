@@ -39,28 +39,32 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         writer_type()
     directory = RunDirectory(config)
     board = TensorBoardLog(directory.path) if config.tensorboard else None
-    client_state = directory.path / "client-state"
+    checkpoints, client_state = Checkpoints(directory.path), directory.path / "client-state"
+    lasting = bool(config.checkpoint_every or checkpoints.paths())  # the run may be resumed
     if keeps_state(config) and not config.state_dir:
-        if isinstance(grid, InMemoryGrid) or (
-            config.checkpoint_every and not isinstance(grid, HttpGrid)
-        ):
+        if isinstance(grid, InMemoryGrid) or (lasting and not isinstance(grid, HttpGrid)):
             # Flower's simulation carries a node's Context with every message to it and back; and what
             # is in a process's memory is lost with it.
             strategy.state_dir = str(client_state)
-        elif config.checkpoint_every:
+        elif lasting:
             strategy.notes.append(
                 "Nodes without a state-dir of their own forget what their clients remember when a run resumes."
             )
-    checkpoints = Checkpoints(directory.path)
     try:
-        done = checkpoints.restore(strategy) if config.resume else 0
-        records = directory.go_back_to(done) if config.resume else []
-        if done:
-            strategy.notes.append(f"Going on after round {done}.")
+        done, records = 0, directory.rounds() if config.resume else []
+        if config.resume and not has_ended(records, config):
+            done = checkpoints.restore(strategy)
+            records = directory.go_back_to(done)
+            strategy.notes.append(
+                f"Going on after round {done}." if done else "Beginning at round 1."
+            )
         with RunConsole(config, directory, strategy.x.size, strategy.notes) as console:
             rounds = run_rounds(grid, strategy, problem, config, directory.path.name, done)
+            if has_ended(records, config):
+                console.say("This run is complete already.")
+                return directory
             try:
-                for record in rounds if not has_ended(records, config) else ():
+                for record in rounds:
                     directory.write_round(record)
                     console.round(record)
                     if board:
@@ -74,6 +78,6 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         directory.close()
         if board:
             board.close()
-        if not config.checkpoint_every:
+        if not lasting:
             shutil.rmtree(client_state, ignore_errors=True)
     return directory

@@ -327,13 +327,14 @@ class FederatedStrategy(Strategy):
         theirs = {name: value.shape for name, value in parts["vector"].items()}
         if mine != theirs:
             raise ValueError(f"it holds {theirs}, and this run has {mine}")
-        vars(self).update(parts["vector"])
-        self.remember(parts["memory"])
-        self._undelivered = {}
+        undelivered: dict[int, Arrays] = {}
         for key, value in parts["undelivered"].items():
             tag, _, name = key.partition(".")
-            self._undelivered.setdefault(int(tag), {})[name] = value
-        self._accepted = _pairs(saved["accepted"])
+            undelivered.setdefault(int(tag), {})[name] = value
+        accepted = _pairs(saved["accepted"])
+        self.remember(parts["memory"])
+        self._undelivered, self._accepted = undelivered, accepted
+        vars(self).update(parts["vector"])
 
     def checkpointed(self, saved: Arrays) -> None:
         """Hear that what `saved` returned is on disk; clients keep the states that it would ask for."""

@@ -32,14 +32,20 @@ class FedBCGD(FederatedStrategy):
                 "place in the next upload: set error-feedback = false."
             )
         self.division = divide(self.layout, self.options.blocks)
+        if self.layout.head == self.x.size:
+            self.notes.append(
+                "All of this model is the classifier, which every client uploads: blocks save nothing here."
+            )
         self.v = np.zeros_like(self.x)
         self.group: dict[int, int] = {}  # client of this round -> its block
 
     def invite(self, clients: Sequence[int], round_: int, attempt: int) -> None:
-        """Deal the round's clients into groups, one for each block."""
-        order = generator(self.config.seed, "groups", round_, attempt=attempt).permutation(clients)
-        count = len(self.division.blocks)
-        self.group = {int(client): place % count for place, client in enumerate(order)}
+        """Deal the round's clients into groups, one for each block; if some go without, it is chance which."""
+        rng = generator(self.config.seed, "groups", round_, attempt=attempt)
+        order, blocks = rng.permutation(clients), rng.permutation(len(self.division.blocks))
+        self.group = {
+            int(client): int(blocks[place % len(blocks)]) for place, client in enumerate(order)
+        }
 
     def own(self, client: int) -> Arrays:
         """Tell a client its block."""

@@ -137,8 +137,9 @@ def groups_of(config: RunConfig, cohorts: oracles.Cohorts) -> list[list[list[int
     """Deal each round's clients into one group for each block, as the server does."""
     count, dealt = config.fedbcgd.blocks, []
     for k, cohort in enumerate(cohorts, 1):
-        order = generator(config.seed, "groups", k).permutation(cohort).tolist()
-        dealt.append([order[j::count] for j in range(count)])
+        rng = generator(config.seed, "groups", k)
+        order, blocks = rng.permutation(cohort).tolist(), rng.permutation(count).tolist()
+        dealt.append([order[blocks.index(j) :: count] for j in range(count)])
     return dealt
 
 

@@ -15,12 +15,13 @@ import safetensors.numpy
 from filelock import FileLock
 from safetensors.numpy import load_file
 
-from fedapp import checkpoint, client_app, server_app
+from fedapp import checkpoint, client_app, records, server_app
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, RunError
 from fedapp.models import make_problem
+from fedapp.records import was_completed
 from fedapp.registry import ALGORITHMS, keeps_state, make_strategy
 from fedapp.strategy import FederatedStrategy
 from tests.conftest import kebab, read_rounds
@@ -313,3 +314,61 @@ def test_only_algorithms_with_state_keep_some(tmp_path: Path) -> None:
         directory = run(tmp_path / name, keys_of(name))
         stateful = keeps_state(parse_run_config(keys_of(name)))
         assert (directory / "client-state").is_dir() == stateful == (name == "mifa")
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    keys = keys_of("scaffold") | {"checkpoint-every": 0}
+    directory = run(tmp_path, keys)
+    before = trained(directory)
+    run(tmp_path, keys, resume=True)  # complete: nothing to do
+    with pytest.raises(ConfigError, match="made without checkpoints"):
+        run(tmp_path, keys | {"num-rounds": 20}, resume=True)
+    assert trained(directory)[1] == before[1]
+    assert (directory / "model.safetensors").is_file()
+
+
+def test_resuming_without_checkpoints_finds_the_clients_states(tmp_path: Path) -> None:
+    keys = keys_of("scaffold")
+    whole = run(tmp_path / "whole", keys)
+    with pytest.MonkeyPatch.context() as patch:
+        in_round(7)(patch)
+        killed(lambda: run(tmp_path / "killed", keys))
+    resumed = run(tmp_path / "killed", keys | {"checkpoint-every": 0}, resume=True)
+    assert_same(whole, resumed)
+    assert (resumed / "client-state").is_dir()
+
+
+def test_a_run_at_work_is_not_set_aside(tmp_path: Path) -> None:
+    keys = keys_of("fedavg") | {"checkpoint-every": 0}
+    with pytest.MonkeyPatch.context() as patch:
+        in_round(4)(patch)
+        killed(lambda: run(tmp_path, keys))
+    config = parse_run_config(keys | {"results-dir": str(tmp_path)})
+    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(ConfigError, match="Another process"):
+        was_completed(config)
+    assert len(read_rounds(tmp_path / "run")) == 3
+    assert not was_completed(config)
+    assert len(read_rounds(tmp_path / "run.partial-1")) == 3
+
+
+def test_a_disk_that_takes_no_more_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = keys_of("fedavgm")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records, "save_file", full)
+    with pytest.raises(RunError, match=r"No space left on device.*resume = true"):
+        run(tmp_path, keys)
+    monkeypatch.undo()
+    resumed = run(tmp_path, keys | {"num-rounds": 12}, resume=True)  # the lock is free again
+    assert_same(run(tmp_path / "whole", keys | {"num-rounds": 12}), resumed)
+
+
+def test_a_schedule_that_depends_on_all_rounds_cannot_be_made_longer(tmp_path: Path) -> None:
+    keys = keys_of("fedavg") | {"lr-schedule": "inverse-sqrt"}
+    run(tmp_path, keys)
+    with pytest.raises(ConfigError, match="another num-rounds"):
+        run(tmp_path, keys | {"num-rounds": 12}, resume=True)

@@ -15,6 +15,7 @@ from fedapp.errors import ConfigError
 from fedapp.models import make_problem
 from fedapp.models.layout import Layout, divide
 from fedapp.models.networks import layout_of, make_network
+from fedapp.plan import Outline
 from fedapp.randomness import generator, sample_cohort
 from fedapp.registry import make_strategy
 from fedapp.wire import Update
@@ -232,6 +233,42 @@ def test_groups_are_dealt_at_random_and_reproducibly() -> None:
     assert dealt[0] == dealt[2] != dealt[1]
 
 
+@pytest.mark.parametrize("clients", [1, 2, 7])
+def test_every_block_has_its_turn(clients: int) -> None:
+    """With fewer clients than blocks, or more than go evenly, no block is favoured."""
+    strategy = strategy_of()
+    count = len(strategy.division.blocks)
+    times = np.zeros(count)
+    for round_ in range(400):
+        strategy.invite(list(range(clients)), round_, 0)
+        sizes = np.bincount(list(strategy.group.values()), minlength=count)
+        assert sizes.max() - sizes.min() <= 1
+        times += sizes
+    np.testing.assert_allclose(times / times.mean(), 1, atol=0.3)
+
+
+@pytest.mark.parametrize("model", ["lenet5", "vgg19", "resnet18"])
+def test_a_group_uploads_what_its_row_of_the_table_says(model: str) -> None:
+    """Biases, norms and 1x1 shortcuts, which the tables leave out, are within 4 % (the smallest row apart)."""
+    rows, shared, classes = PRINTED[model]
+    keys = kebab({"algorithm": "fedbcgd", "model": model, "norm": "group", "clients_per_round": 5})
+    config = parse_run_config(keys | {"dataset": "cifar10" if classes == 10 else "cifar100"})
+    strategy: Any = make_strategy(config, Outline(config))
+    strategy.invite(range(5), 1, 0)
+    for client, group in strategy.group.items():
+        printed, real = sum(rows[group]) + shared, sum(strategy.sent_tensors(client))
+        assert printed <= real <= 1.04 * printed + 300
+
+
+def test_the_table_of_vit_base_is_no_division_of_it() -> None:
+    """It prints five blocks of 14,299,520, ten encoder layers; ViT-Base has twelve, and patches."""
+    network = make_network("vit-base", (3, 32, 32), 100, "batch", 0, 32)
+    layers = layout_of(network, "vit-base").layers
+    assert len(layers) == 13
+    assert 2 * min(layers[1:]) > 14_155_776 > 14_299_520 - 2 * 74_000
+    assert sum(layers) > 5 * 14_299_520 + 10_000_000
+
+
 @pytest.mark.parametrize("algorithm", ["fedbcgd", "fedbcgd-plus"])
 def test_only_the_block_and_the_shared_block_travel(algorithm: str, run_inline: RunInline) -> None:
     """LeNet-5 in five groups: within 2 % of what its table says, 0.20 d a client."""
@@ -252,9 +289,10 @@ def test_the_blocks_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    assert fedapp(monkeypatch, "blocks", "-c", 'model="lenet5"') == 0
+    assert fedapp(monkeypatch, "blocks", "-c", 'model="lenet5" dataset="cifar10"') == 0
     shown = capsys.readouterr().out
     assert "614,784" in shown
+    assert "4,864" in shown  # three channels: it needs no data to know that
     assert "20." in shown.splitlines()[-2]
 
 
@@ -280,22 +318,36 @@ def test_the_large_networks_learn_from_a_batch(model: str) -> None:
 def test_vit_base_is_torchvision_s(channels: int, tmp_path: Path) -> None:
     """From a file of its weights, and with another image size: the same representation."""
     from torchvision.models import vit_b_16
+    from torchvision.models.vision_transformer import interpolate_embeddings
 
     torch.manual_seed(0)
-    reference = vit_b_16(weights=None, image_size=32).eval()
+    large = vit_b_16(weights=None, image_size=48)  # whose positions must be interpolated
     path = tmp_path / "vit.safetensors"
-    save_file(reference.state_dict(), path)
+    save_file(large.state_dict(), path)
+    reference = vit_b_16(weights=None, image_size=32).eval()
+    reference.load_state_dict(interpolate_embeddings(32, 16, large.state_dict()))
     network = make_network("vit-base", (channels, 28, 28), 10, "batch", 0, 32, str(path)).eval()
     images = torch.randn(2, channels, 28, 28)
-    large = nn.functional.interpolate(images.expand(-1, 3, -1, -1), (32, 32), mode="bilinear")
+    resized = nn.functional.interpolate(images.expand(-1, 3, -1, -1), (32, 32), mode="bilinear")
     reference.heads = nn.Identity()
     with torch.no_grad():
-        torch.testing.assert_close(network.representation(images), reference(large))
+        torch.testing.assert_close(network.representation(images), reference(resized))
     layout = layout_of(network, "vit-base")
     assert len(layout.layers) == 13
     assert layout.head == 768 * 10 + 10
     network.train()(images).sum().backward()
     assert all(p.grad is not None for p in network.parameters())
+
+
+def test_weights_that_cannot_be_fetched_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("torchvision.models.ViT_B_16_Weights.get_state_dict", unreachable)
+    with pytest.raises(ConfigError, match=r"cannot be fetched .no route to host.: give the path"):
+        make_network("vit-base", (3, 32, 32), 10, "batch", 0, 32, "imagenet")
+    with pytest.raises(ConfigError, match="should be a full path"):
+        parse_run_config({"vit.weights": "weights.pth"})
 
 
 def test_weights_that_cannot_be_used_are_told(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ class Run:
 
 
 SMALLER_IS_BETTER = {
-    "test_loss", "train_loss", "objective", "gap", "distance", "squared_gradient",
+    "test_loss", "train_loss", "objective", "gap", "distance", "squared_gradient", "failures",
+    "uplink_bytes", "downlink_bytes", "simulated_seconds", "simulated_seconds_nominal", "wall_seconds",
 }  # fmt: skip
 NOT_COMPARED = ("seed", "run-name", "results-dir", "data-dir", "state-dir")
 
@@ -69,7 +70,12 @@ def load_runs(directories: Sequence[Path]) -> list[Run]:
     found, defaults = [], RunConfig().flat()  # of keys that did not exist when a run was made
     for directory in directories:
         runs = [directory, *sorted(directory.iterdir(), key=_natural)] if directory.is_dir() else []
-        runs = [run for run in runs if (run / "rounds.jsonl").is_file() and PARTIAL not in run.name]
+        runs = [
+            run
+            for run in runs
+            if all((run / name).is_file() for name in ("config.json", "rounds.jsonl"))
+            and PARTIAL not in run.name
+        ]
         if not runs:
             raise ConfigError(f"{directory} holds no run: give directories with a rounds.jsonl.")
         found += [Run(run.name, defaults | read_config(run), read_rounds(run)) for run in runs]
@@ -166,6 +172,8 @@ def draw_curves(
         handles, labels = axes[0, 0].get_legend_handles_labels()
         width = 0.8 + 0.09 * max(map(len, labels))  # inches
         count = max(1, min(len(labels), int(figure.get_figwidth() / width)))
+        lines = -(-len(labels) // count)
+        figure.set_figheight(figure.get_figheight() + 0.24 * max(0, lines - 3))
         figure.legend(handles, labels, loc="outside lower center", ncols=count, frameon=False)
     if title:
         figure.suptitle(title)
@@ -189,6 +197,7 @@ def _draw_panel(
     axes: Axes, groups: list[tuple[str, list[Run]]], x: str, y: str, log: bool, log_x: bool
 ) -> None:
     label, values = AXES[x]
+    groups = [(name, group) for name, group in groups if not np.isnan(group[0].best(y))] or groups
     for index, (short, group) in enumerate(groups):
         at, heights = _points(group, values, y)
         style = STYLES[index % len(STYLES)]
