@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import (
+    EngFormatter,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+    ScalarFormatter,
+)
 from numpy.typing import NDArray
 
 from fedapp.config import RunConfig
@@ -217,8 +223,15 @@ def _draw_panel(
         axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
     elif x != "rounds":
         axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
+    if axes.get_xscale() == "log":
+        axes.xaxis.set_minor_formatter(NullFormatter())
     if log:
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        if high < 10 * low:  # powers of ten would be too few to read anything off
+            axes.yaxis.set_major_locator(MaxNLocator(6))
+            axes.yaxis.set_major_formatter(ScalarFormatter())
+            axes.yaxis.set_minor_locator(NullLocator())
 
 
 def _points(
