@@ -11,6 +11,10 @@ class RunError(RuntimeError):
     """The run cannot go on (too few clients answer); what it has so far is saved."""
 
 
+class DivergedError(RunError):
+    """The model is no longer finite; the same config would end so again."""
+
+
 def _drop_traceback(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, ConfigError | RunError):

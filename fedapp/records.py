@@ -65,6 +65,7 @@ def last_record(config: RunConfig) -> dict[str, Any]:
 
 
 PARTIAL = ".partial-"
+DIVERGED = "diverged.txt"
 
 
 def was_completed(config: RunConfig) -> bool:
@@ -81,6 +82,9 @@ def was_completed(config: RunConfig) -> bool:
             f"{directory} holds a run with another config: choose another --out, or remove it."
         )
     if has_ended(rounds, config) and (directory / "model.safetensors").is_file():
+        return True
+    if (directory / DIVERGED).is_file():
+        print(f"{config.run_name} diverged after {len(rounds)} rounds, and would again")
         return True
     if config.resume:
         return False
@@ -215,6 +219,10 @@ class RunDirectory:
         with _disk(self.path):
             self._rounds.write(json.dumps(line) + "\n")
             self._rounds.flush()
+
+    def write_divergence(self, text: str) -> None:
+        """Say that the run diverged, so that a sweep does not try it again."""
+        (self.path / DIVERGED).write_text(text + "\n")
 
     def write_model(self, tensors: dict[str, NDArray[Any]]) -> None:
         """Write the model, all of it or nothing."""

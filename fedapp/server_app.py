@@ -10,7 +10,7 @@ from flwr.superlink.grid import HttpGrid, InMemoryGrid
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import RunConfig, parse_run_config, writable_directory
 from fedapp.console import RunConsole
-from fedapp.errors import log_as_one_sentence
+from fedapp.errors import DivergedError, log_as_one_sentence
 from fedapp.models import make_problem
 from fedapp.records import RunDirectory, has_ended
 from fedapp.registry import find_algorithm, keeps_state, make_strategy
@@ -71,6 +71,9 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
                         board.round(record)
                     if config.checkpoint_every and record["round"] % config.checkpoint_every == 0:
                         checkpoints.write(record["round"], strategy)
+            except DivergedError as error:
+                directory.write_divergence(str(error))
+                raise
             finally:
                 directory.write_model(problem.named_tensors(strategy.x, strategy.buffers))
                 console.summary()

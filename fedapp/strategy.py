@@ -21,7 +21,7 @@ from fedapp import costs, wire
 from fedapp.client import Client
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
-from fedapp.errors import ConfigError, RunError
+from fedapp.errors import ConfigError, DivergedError
 from fedapp.hosting import Hosting
 from fedapp.models.layout import Layout
 from fedapp.models.problem import Vector
@@ -282,6 +282,10 @@ class FederatedStrategy(Strategy):
         if len(updates) < self.min_clients:
             absent = set(range(self.config.num_clients)) - set(self.hosting.clients)
             away = dict.fromkeys(sorted(absent), "no node hosts it")
+            if failures and not updates and all("not finite" in r for r in failures.values()):
+                raise DivergedError(
+                    f"No client's update is finite any more in round {server_round}: lower lr."
+                )
             self.thin_round(server_round, dict(sorted(failures.items())) | away)
             return None, metrics
         for update in updates:
@@ -299,7 +303,7 @@ class FederatedStrategy(Strategy):
         self.aggregate(updates)
         if not wire.is_finite(self.x):
             self.x = before
-            raise RunError(
+            raise DivergedError(
                 f"The model is no longer finite after round {server_round}: lower lr or server-lr."
             )
         metrics["train_loss"] = sum(u.train_loss for u in updates) / len(updates)

@@ -15,6 +15,7 @@ from fedapp.compression import COMPRESSORS, make_compressor
 from fedapp.config import Value, parse_run_config
 from fedapp.costs import sending_seconds, training_seconds
 from fedapp.engine import InlineGrid
+from fedapp.errors import DivergedError
 from fedapp.registry import ALGORITHMS
 from tests.conftest import RunInline, kebab, read_rounds
 
@@ -199,6 +200,6 @@ def test_a_wrong_payload_is_one_failed_client(
 def test_an_update_that_is_not_finite_fails_at_the_client(
     run_inline: RunInline, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(Exception, match="fewer than min-clients"):
+    with pytest.raises(DivergedError, match="lower lr"):
         run_inline(**(QUADRATIC | {"lr": 1e30, "local_steps": 3}), compressor="qsgd")
     assert any("not finite cannot be compressed" in m for m in caplog.messages)

@@ -102,7 +102,9 @@ def test_a_bad_client_costs_its_own_update_and_nothing_else(
 
 
 def test_a_diverging_run_ends_with_what_it_has(run_inline: RunInline, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="fewer than min-clients = 1 updates 4 times"):
+    with pytest.raises(
+        RunError, match=r"No client.s update is finite any more in round .*: lower lr"
+    ):
         run_inline(**(KEYS | {"lr": 1e30, "num_rounds": 50}), run_name="diverged")
     records = read_rounds(tmp_path / "diverged")
     assert len(records) < 50

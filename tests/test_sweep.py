@@ -271,6 +271,19 @@ def test_a_sweep_ends_with_a_table(
     assert len(shown[shown.index("best gap") :].splitlines()) == 3  # one setting, and the place
 
 
+def test_what_diverged_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preset = tmp_path / "try.toml"
+    keys = 'dataset = "quadratic"\nnum-rounds = 300\nlocal-steps = 9\n'
+    preset.write_text(keys + "[sweep]\nlr = [0.1, 1e9]\n")
+    assert run(monkeypatch, preset, "--out", tmp_path / "results") == 1
+    assert "update is finite any more in round 1: lower lr" in capsys.readouterr().err
+    assert run(monkeypatch, preset, "--out", tmp_path / "results") == 0
+    assert "diverged after" in capsys.readouterr().out
+    assert len(list((tmp_path / "results").iterdir())) == 2
+
+
 def test_what_a_target_costs(run_inline: RunInline, tmp_path: Path) -> None:
     run_inline(num_rounds=12, run_name="a-b-one", eval_every=2)
     run_inline(num_rounds=2, run_name="a-b-two")
