@@ -162,8 +162,13 @@ def _show_plan(runs: list[RunConfig]) -> int:
 
     from fedapp.plan import plan
 
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    common, table = plan(runs)
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        common, table = plan(runs)
+    finally:
+        logger.setLevel(level)
     print(common)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     print("Nothing was run. Bytes are of all the clients of a round, nominal where compressed.")

@@ -292,7 +292,7 @@ class Terminal(io.StringIO):
 
 
 def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    for name, value in {"TERM": "xterm", "COLUMNS": "90", "LINES": "30"}.items():
+    for name, value in {"TERM": "xterm", "COLUMNS": "160", "LINES": "30"}.items():
         monkeypatch.setenv(name, value)
     written = Terminal()
     monkeypatch.setattr(sys, "stdout", written)
