@@ -47,13 +47,13 @@ class Checkpoints:
         except (OSError, SafetensorError) as error:
             log.warning("The checkpoint of round %d could not be written: %s", round_, error)
             return
-        strategy.checkpointed(arrays)
+        strategy.checkpointed(arrays["accepted"])
         for old in [*self.paths()[KEPT:], *self.directory.glob(".*")]:  # and what a kill left
             old.unlink()
 
     def restore(self, strategy: FederatedStrategy) -> int:
         """Take up the newest state that is whole and fits; return its round, 0 if there is none."""
-        usable: list[tuple[int, Arrays]] = []
+        usable: list[tuple[int, NDArray[Any]]] = []
         for path in self.paths():
             try:
                 round_, arrays = _load(path)
@@ -62,9 +62,9 @@ class Checkpoints:
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 log.warning("The checkpoint %s is of no use, and left out: %s", path, error)
                 continue
-            usable.append((round_, arrays))
-        for _, arrays in reversed(usable):  # clients keep what the older one would ask for, too
-            strategy.checkpointed(arrays)
+            usable.append((round_, arrays["accepted"]))
+        for _, accepted in reversed(usable):  # clients keep what the older one would ask for, too
+            strategy.checkpointed(accepted)
         return usable[0][0] if usable else 0
 
 

@@ -22,6 +22,8 @@ Assignments = Annotated[
     typer.Option("-c", "--run-config", metavar="KEY=VALUE", help="as `flwr run -c` takes it"),
 ]
 
+Picture = Annotated[Path, typer.Option("-o", "--output", help="the picture to write")]
+
 
 def _config(presets: list[Path] | None, assignments: list[str] | None) -> RunConfig:
     return parse_run_config(absolute_paths(read_overrides(presets or [], assignments or [])))
@@ -48,9 +50,7 @@ def algorithms() -> None:
 def partition(
     presets: Presets = None,
     config: Assignments = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="the PNG to write")] = Path(
-        "partition.png"
-    ),
+    output: Picture = Path("partition.png"),
 ) -> None:
     """Draw who holds which classes: one dot per client and class, its size by the count."""
     from fedapp.data import load_images, load_partition
@@ -86,9 +86,7 @@ def _division(run: RunConfig) -> str:
 def similarity(
     presets: Presets = None,
     config: Assignments = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="the picture to write")] = Path(
-        "similarity.png"
-    ),
+    output: Picture = Path("similarity.png"),
 ) -> None:
     """Draw how alike the clients are: cosines of their full gradients at the initial model."""
     from fedapp.models import make_problem
@@ -150,9 +148,7 @@ def plot(
     ] = None,
     best_by: BestBy = "",
     per: Per = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="the picture to write")] = Path(
-        "curves.png"
-    ),
+    output: Picture = Path("curves.png"),
 ) -> None:
     """Draw curves of runs, against rounds, uplink bytes and simulated time.
 
@@ -179,9 +175,7 @@ def grid(
         str, typer.Option("--value", help="a figure of rounds.jsonl")
     ] = "test_accuracy",
     title: Annotated[str, typer.Option("--title")] = "",
-    output: Annotated[Path, typer.Option("-o", "--output", help="the picture to write")] = Path(
-        "grid.png"
-    ),
+    output: Picture = Path("grid.png"),
 ) -> None:
     """Draw a heat map: the runs' best figure over two config keys.
 

@@ -110,7 +110,7 @@ class Memory:
                 z = np.zeros(len(gram))
                 z[held] = dual(gram[np.ix_(held, held)], fresh[-1, held], length, SINGULAR[exact])
                 if z.any():
-                    projected[piece] += _combination(torch.from_numpy(z), rows[:, piece]).numpy()
+                    projected[piece] += _combination(z, rows[:, piece], exact).numpy()
         self._changed = set()
         return projected
 
@@ -127,10 +127,10 @@ def _products(some: Tensor, rows: Tensor) -> tuple[Matrix, torch.dtype]:
     return sum(parts, torch.zeros(len(some), len(rows), dtype=torch.float64)).numpy(), exact
 
 
-def _combination(weights: Tensor, rows: Tensor) -> Tensor:
+def _combination(z: NDArray[np.float64], rows: Tensor, exact: torch.dtype) -> Tensor:
     """Return the weighted sum of rows."""
-    of = torch.float64 if rows.shape[1] <= SHORT else rows.dtype
-    parts = _threads().map(lambda part: weights.to(of) @ part.to(of), rows.split(CHUNK, dim=1))
+    weights = torch.from_numpy(z).to(exact)
+    parts = _threads().map(lambda part: weights @ part.to(exact), rows.split(CHUNK, dim=1))
     return torch.cat(list(parts))
 
 
@@ -139,6 +139,5 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count())
 
 
-os.register_at_fork(
-    after_in_child=_threads.cache_clear
-)  # threads do not live on in a forked process
+# Threads do not live on in a forked process.
+os.register_at_fork(after_in_child=_threads.cache_clear)

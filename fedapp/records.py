@@ -50,9 +50,9 @@ def read_rounds(directory: Path) -> list[dict[str, Any]]:
 
 
 def read_config(directory: Path) -> dict[str, Value]:
-    """Read the config that a run was started with."""
+    """Read the config that a run was started with; a key that did not exist then had, in effect, its default."""
     config: dict[str, Value] = json.loads((directory / "config.json").read_text())["config"]
-    return config
+    return RunConfig().flat() | config
 
 
 def last_record(config: RunConfig) -> dict[str, Any]:
@@ -117,9 +117,8 @@ def _held(directory: Path) -> FileLock:
 
 def different(before: dict[str, Value], config: RunConfig, free: Collection[str]) -> str:
     """Return the first key, but for some, in which a run's config differs from what it was; or an empty string."""
-    # A key that did not exist when the run was made had, in effect, its default.
-    old, new = RunConfig().flat() | before, config.flat()
-    keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    now = config.flat()
+    keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     return next((key for key in keys if key not in free), "")
 
 

@@ -236,7 +236,6 @@ class FederatedStrategy(Strategy):
                 kept={
                     client: sorted({accepted.get(client, 0) for accepted in self._checkpoints})
                     for client in clients
-                    if self._checkpoints
                 },
                 shared={},
                 own={client: own for client in clients if (own := self.own(client))},
@@ -266,8 +265,8 @@ class FederatedStrategy(Strategy):
             updates += reply.updates
             failures |= reply.failures
             uplink_bytes += reply.uplink_bytes
-        updates = [self._bounded(u, failures) for u in updates]  # type: ignore[misc]
-        updates = sorted((u for u in updates if u), key=lambda update: update.client)
+        bounded = (self._bounded(update, failures) for update in updates)
+        updates = sorted((u for u in bounded if u), key=lambda update: update.client)
         for client, reason in sorted(failures.items()):
             self._say_once(f"Client {client} failed: {reason}", kind=reason)
         metrics = MetricRecord(
@@ -340,9 +339,9 @@ class FederatedStrategy(Strategy):
         self._undelivered, self._accepted = undelivered, accepted
         vars(self).update(parts["vector"])
 
-    def checkpointed(self, saved: Arrays) -> None:
+    def checkpointed(self, accepted: NDArray[Any]) -> None:
         """Hear that what `saved` returned is on disk; clients keep the states that it would ask for."""
-        self._checkpoints = [*self._checkpoints[-1:], _pairs(saved["accepted"])]
+        self._checkpoints = [*self._checkpoints[-1:], _pairs(accepted)]
 
     def _vectors(self) -> Arrays:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}

@@ -19,7 +19,6 @@ from matplotlib.ticker import (
 )
 from numpy.typing import NDArray
 
-from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.records import PARTIAL, read_config, read_rounds
 
@@ -73,7 +72,7 @@ AXES: dict[str, tuple[str, Callable[[Run], list[float]]]] = {
 
 def load_runs(directories: Sequence[Path]) -> list[Run]:
     """Read runs, each from its directory or from a directory of several."""
-    found, defaults = [], RunConfig().flat()  # of keys that did not exist when a run was made
+    found = []
     for directory in directories:
         runs = [directory, *sorted(directory.iterdir(), key=_natural)] if directory.is_dir() else []
         runs = [
@@ -84,7 +83,7 @@ def load_runs(directories: Sequence[Path]) -> list[Run]:
         ]
         if not runs:
             raise ConfigError(f"{directory} holds no run: give directories with a rounds.jsonl.")
-        found += [Run(run.name, defaults | read_config(run), read_rounds(run)) for run in runs]
+        found += [Run(run.name, read_config(run), read_rounds(run)) for run in runs]
     return found
 
 

@@ -18,10 +18,8 @@ def markdown_table(runs: Sequence[Run], figure: str, target: float) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, group in over_seeds(runs):
-        known = [[v for v in run.column(figure) if v is not None] for run in group]
-        if all(known):
-            best, last = [run.best(figure) for run in group], [values[-1] for values in known]
-            cells = [name, _mean(best, form), _mean(last, form), *_spent(group, figure, target)]
+        if outcome := _best_and_last(group, figure, form):
+            cells = [name, *outcome, *_spent(group, figure, target)]
         else:
             cells = [name, f"no {figure.replace('_', ' ')}", *7 * ["-"]]
         lines.append("| " + " | ".join(cells) + " |")
@@ -36,13 +34,9 @@ def closing_table(runs: Sequence[Run], figure: str) -> Table:
         box=None, pad_edge=False,
     )  # fmt: skip
     for name, group in over_seeds(runs):
-        known = [[v for v in run.column(figure) if v is not None] for run in group]
-        shown = ["-", "-"]
-        if all(known):
-            shown = [_mean([run.best(figure) for run in group], ".4g")]
-            shown.append(_mean([values[-1] for values in known], ".4g"))
+        shown = _best_and_last(group, figure, ".4g") or ["-", "-"]
         up, down, seconds = (
-            sum(sum(r[kind] for r in run.rounds) for run in group) / len(group)
+            _average([sum(r[kind] for r in run.rounds) for run in group])
             for kind in ("uplink_bytes", "downlink_bytes", "wall_seconds")
         )
         rounds = _mean([len(run.rounds) for run in group], ".0f")
@@ -50,15 +44,24 @@ def closing_table(runs: Sequence[Run], figure: str) -> Table:
     return table
 
 
+def _best_and_last(group: Sequence[Run], figure: str, form: str) -> list[str]:
+    """Write the best and the last figure, means over the seeds; nothing if a run has none."""
+    known = [[v for v in run.column(figure) if v is not None] for run in group]
+    if not all(known):
+        return []
+    best, last = [run.best(figure) for run in group], [values[-1] for values in known]
+    return [_mean(best, form), _mean(last, form)]
+
+
 def _spent(group: Sequence[Run], figure: str, target: float) -> list[str]:
     a_round = [run.running_total("uplink_bytes")[-1] / len(run.rounds) for run in group]
-    cells = [human_bytes(sum(a_round) / len(a_round))]
+    cells = [human_bytes(_average(a_round))]
     spent = [reached for run in group if (reached := reach(run, target, figure))]
     if len(spent) < len(group):
         return [*cells, f"{len(spent)} of {len(group)} did" if spent else "never", *4 * ["-"]]
     cells.append(_mean([s.rounds for s in spent], ".0f"))
     means = {
-        kind: sum(getattr(s, kind) for s in spent) / len(spent)
+        kind: _average([getattr(s, kind) for s in spent])
         for kind in ("uplink_bytes", "downlink_bytes", "seconds", "seconds_nominal")
     }
     cells += [human_bytes(means["uplink_bytes"]), human_bytes(means["downlink_bytes"])]
