@@ -88,7 +88,9 @@ def _run_all(arguments: argparse.Namespace) -> int:
         return _show_plan(runs)
     from fedapp.models import make_problem
 
-    make_problem(runs[0])  # what is wrong with the data is told before an engine starts
+    make_problem(runs[0]).objective(
+        0
+    )  # what is wrong with the data is told before an engine starts
     if arguments.engine == "inline" and arguments.workers > 1 and all(run.name for run in planned):
         code = _run_side_by_side(runs, arguments.workers)
     else:

@@ -9,12 +9,14 @@ from flwr.clientapp import ClientApp
 
 from fedapp import wire
 from fedapp.config import RunConfig, Value, parse_run_config, writable_directory
+from fedapp.data import Shard
 from fedapp.errors import ConfigError
 from fedapp.hosting import hosted_clients
 from fedapp.models import make_problem
 from fedapp.models.problem import Problem
 from fedapp.registry import Algorithm, find_algorithm, find_compressor, keeps_state
 from fedapp.state import ContextStore, DirectoryStore, StateStore
+from fedapp.strategy import SENT_BESIDE
 from fedapp.wire import Invitation, Update
 
 log = logging.getLogger("flwr")
@@ -26,9 +28,12 @@ def query(message: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
     try:
         config = _config(context)
-        hosting = ConfigRecord(
-            {"clients": list(hosted_clients(context.node_config, config.num_clients))}
+        clients = list(hosted_clients(context.node_config, config.num_clients))
+        sent = ", ".join(find_algorithm(config).client.sends)
+        log.info(
+            "%d clients here will send %s, %s; never raw data", len(clients), sent, SENT_BESIDE
         )
+        hosting = ConfigRecord({"clients": clients})
     except ConfigError as error:
         log.error(str(error))
         hosting = ConfigRecord({"error": str(error)})
@@ -43,8 +48,9 @@ def train(message: Message, context: Context) -> Message:
     failures: dict[int, str] = {}
     try:
         config = _config(context)
-        algorithm, problem = find_algorithm(config), make_problem(config)
+        algorithm = find_algorithm(config)
         hosted = hosted_clients(context.node_config, config.num_clients)
+        problem = make_problem(config, _shard(context, hosted, invitation))
         store = _store(config, context, invitation)
     except ConfigError as error:
         log.error(str(error))
@@ -64,14 +70,25 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _config(context: Context) -> RunConfig:
-    # What a node's own config says of its disk comes before the run's.
-    own = {k: str(v) for k, v in context.node_config.items() if k in ("data-dir", "state-dir")}
+    # A node's own word on where it keeps its clients' states comes before the run's.
+    own = {k: str(v) for k, v in context.node_config.items() if k == "state-dir"}
     return _parse(tuple(sorted((context.run_config | own).items())))
 
 
 @lru_cache(maxsize=8)
 def _parse(items: tuple[tuple[str, Value], ...]) -> RunConfig:
     return parse_run_config(dict(items))
+
+
+def _shard(context: Context, hosted: range, invitation: Invitation) -> Shard | None:
+    directory = context.node_config.get("data-dir")
+    if not directory:
+        return None
+    if not invitation.facts:
+        raise ConfigError(
+            "This run has no images, and this node has data of its own: take data-dir out of its config."
+        )
+    return Shard(str(directory), hosted, invitation.facts)
 
 
 def _store(config: RunConfig, context: Context, invitation: Invitation) -> StateStore:

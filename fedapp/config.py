@@ -326,6 +326,9 @@ class RunConfig(_Table):
     min_clients: int = Field(1, ge=1, description="a round with fewer updates is repeated")
     round_retries: int = Field(3, ge=0, description="how often it is repeated")
     round_timeout: float = Field(3600.0, ge=0, description="seconds to wait; 0: no limit")
+    node_timeout: float = Field(
+        600.0, ge=0, description="seconds to wait for nodes, if too few are there; 0: no limit"
+    )
 
     fedprox: FedProxKeys = FedProxKeys()
     fedavgm: FedAvgMKeys = FedAvgMKeys()

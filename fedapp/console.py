@@ -9,16 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedapp.config import RunConfig
+from fedapp.costs import human_bytes
 from fedapp.records import RunDirectory
-
-
-def human_bytes(count: float) -> str:
-    """Write a number of bytes with three digits and a unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:,.0f} TB"
 
 
 class RunConsole:

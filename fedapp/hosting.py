@@ -16,7 +16,9 @@ from fedapp.wire import WireError
 
 log = logging.getLogger("flwr")
 QUERY_TIMEOUT = 120.0  # a node's first message may have to load torch
-WAIT_FOR_NODES = 60.0
+WAIT_FOR_ALL = 60.0
+SAY_AGAIN = 60.0  # that nodes are missing
+POLL = 0.2
 FIRST_PAUSE = 10.0
 
 
@@ -94,20 +96,38 @@ class Hosting:
             raise WireError(str(said or "it does not say which")[:300])
         return [c for c in clients if isinstance(c, int) and 0 <= c < self.num_clients]
 
-    def wait(self, grid: Grid, limit: float = WAIT_FOR_NODES) -> None:
-        """Wait until every client is hosted by some node; after `limit` seconds make do."""
-        end, said = time.monotonic() + limit, -1
+    def wait_for_all(self, grid: Grid, limit: float = WAIT_FOR_ALL) -> None:
+        """Give every node the time to connect; after `limit` seconds go on without the others."""
+        if not self._wait(grid, self.num_clients, limit) and self.clients:
+            log.warning("Going on with %d of %d clients", len(self.clients), self.num_clients)
+
+    def wait(self, grid: Grid, needed: int, limit: float) -> None:
+        """Wait while the nodes that are there host fewer than `needed` clients, at most `limit` seconds (0: for ever)."""
+        if not self._wait(grid, needed, limit or float("inf")):
+            raise RunError(
+                f"The nodes that are connected host {len(self.clients)} clients, {needed} are needed, and none "
+                f"came within node-timeout = {limit:g} seconds: start the missing nodes, and go on with "
+                "resume = true."
+            )
+
+    def _wait(self, grid: Grid, needed: int, limit: float) -> bool:
+        """Ask until there are nodes enough; tell whether there are."""
+        start, said, missed = time.monotonic(), float("-inf"), False
         while True:
             self.update(grid)
-            found = len(self.node_of)
-            if found == self.num_clients:
-                return
-            if time.monotonic() > end:
-                break
-            if found != said:
-                log.info("Waiting for nodes: %d of %d clients so far", found, self.num_clients)
-                said = found
-            time.sleep(0.2)
-        if not self.node_of:
-            raise RunError(f"No node that hosts a client has connected within {limit:.0f} seconds.")
-        log.warning("Going on with %d of %d clients", len(self.node_of), self.num_clients)
+            now = time.monotonic()
+            if len(self.clients) >= needed:
+                if missed:
+                    log.info("%d of %d clients have a node", len(self.clients), self.num_clients)
+                return True
+            if now - start >= limit:
+                return False
+            if now - said >= SAY_AGAIN:
+                log.warning(
+                    "Waiting for nodes: %d of %d clients have one, and %d are needed",
+                    len(self.clients),
+                    self.num_clients,
+                    needed,
+                )
+                said, missed = now, True
+            time.sleep(POLL)

@@ -9,7 +9,7 @@ import torch
 from rich.table import Table
 
 from fedapp.config import RunConfig
-from fedapp.console import human_bytes
+from fedapp.costs import human_bytes
 from fedapp.data import load_images
 from fedapp.data.sources import SHAPES, find_source
 from fedapp.models import is_network

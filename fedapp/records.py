@@ -131,7 +131,7 @@ def has_ended(rounds: Sequence[dict[str, Any]], config: RunConfig) -> bool:
 # What may change when a run goes on: how long and where it runs, but not what it computes.
 MAY_CHANGE = {
     "num-rounds", "target-accuracy", "eval-every", "eval-train", "checkpoint-every", "resume", "run-name",
-    "results-dir", "data-dir", "state-dir", "tensorboard", "device", "round-timeout", "min-clients",
+    "results-dir", "data-dir", "state-dir", "tensorboard", "device", "round-timeout", "node-timeout", "min-clients",
 }  # fmt: skip
 
 

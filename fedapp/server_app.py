@@ -33,7 +33,11 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     find_algorithm(config)  # an unknown one is told before data are loaded
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
-    if config.state_dir and not isinstance(grid, HttpGrid):  # then the nodes are on this machine
+    strategy.facts = problem.facts
+    deployed = isinstance(grid, HttpGrid)
+    if not deployed:
+        problem.objective(0)  # nodes of a simulation have no data but these
+    if config.state_dir and not deployed:  # then the nodes are on this machine
         writable_directory("state-dir", config.state_dir)
     if config.tensorboard:
         writer_type()
@@ -42,7 +46,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     checkpoints, client_state = Checkpoints(directory.path), directory.path / "client-state"
     lasting = bool(config.checkpoint_every or checkpoints.paths())  # the run may be resumed
     if keeps_state(config) and not config.state_dir:
-        if isinstance(grid, InMemoryGrid) or (lasting and not isinstance(grid, HttpGrid)):
+        if isinstance(grid, InMemoryGrid) or (lasting and not deployed):
             # Flower's simulation carries a node's Context with every message to it and back; and what
             # is in a process's memory is lost with it.
             strategy.state_dir = str(client_state)
@@ -58,6 +62,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
             strategy.notes.append(
                 f"Going on after round {done}." if done else "Beginning at round 1."
             )
+        strategy.notes.append(strategy.what_is_sent())
         with RunConsole(config, directory, strategy.x.size, strategy.notes) as console:
             rounds = run_rounds(grid, strategy, problem, config, directory.path.name, done)
             if has_ended(records, config):

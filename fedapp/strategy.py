@@ -21,6 +21,7 @@ from fedapp import costs, wire
 from fedapp.client import Client
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
+from fedapp.data import ImageFacts
 from fedapp.errors import ConfigError, DivergedError
 from fedapp.hosting import Hosting
 from fedapp.models.layout import Layout
@@ -29,6 +30,7 @@ from fedapp.randomness import sample_cohort
 from fedapp.wire import Arrays, Invitation, Update
 
 log = logging.getLogger("flwr")
+SENT_BESIDE = "how many examples and steps it used, its training loss and, if it fails, why"
 
 
 class FederatedStrategy(Strategy):
@@ -55,6 +57,7 @@ class FederatedStrategy(Strategy):
         self.layout = layout or Layout((x.size,), (x.size,))
         self.hosting = Hosting(config.num_clients)
         self.state_dir = config.state_dir
+        self.facts: ImageFacts | None = None  # of the images, for nodes with data of their own
         self.compressor = compressor  # of what clients send
         self.lr = config.lr  # of the clients, in the round under way
         self.min_clients = config.min_clients  # a round with fewer updates is repeated
@@ -238,6 +241,7 @@ class FederatedStrategy(Strategy):
                     for client in clients
                 },
                 shared={},
+                facts=self.facts,
                 own={client: own for client in clients if (own := self.own(client))},
             )
             content = wire.pack_invitation(invitation, arrays)
@@ -386,6 +390,24 @@ class FederatedStrategy(Strategy):
         down = sum(v.nbytes for v in self.broadcast().values()) + self.delivers * self.x.nbytes
         buffers = len(clients) * self.buffers.nbytes
         return up + buffers, len(clients) * down + buffers
+
+    def what_is_sent(self) -> str:
+        """Say what leaves a node."""
+        clients = range(self.config.clients_per_round)
+        self.invite(clients, 1, 0)
+        counts = sorted({sum(self.sent_tensors(client)) for client in clients})
+        numbers = " to ".join(f"{count:,}" for count in (counts[0], counts[-1])[: len(counts)])
+        bits = max(self._nominal_bits(client) for client in clients) // len(self._sends)
+        how = f"compressed by {type(self.compressor).__name__.lower()}, " if self.compressor else ""
+        sent = [
+            f"{name} ({numbers} numbers, {how}{costs.human_bytes(bits / 8)})"
+            for name in self._sends
+        ]
+        if self.buffers.size:
+            sent.append(
+                f"buffers ({self.buffers.size:,} numbers, {costs.human_bytes(self.buffers.nbytes)})"
+            )
+        return f"A client sends {', '.join(sent)}, {SENT_BESIDE}; raw data never leave a node."
 
     def _codec_of(self, client: int) -> Compressor | None:
         return self.compressor.for_tensors(self.sent_tensors(client)) if self.compressor else None

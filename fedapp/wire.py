@@ -3,7 +3,7 @@
 To a node, one message a round:
   round      config record: round, tag, run, state-dir, the invited clients, and for each the tag
              of its last accepted update; with checkpoints, kept-clients and kept-tags: which others
-             to keep
+             to keep; image-shape, num-classes, pixel-mean and pixel-std, if the model sees images
   shared     array record: what every client receives
   own        array record: what some clients alone receive, each array once (only if there is any);
              who receives which is in the config record: own-clients, own-names, own-arrays
@@ -30,6 +30,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedapp.compression import Compressor, PayloadError
+from fedapp.data import ImageFacts
 
 Arrays = dict[str, NDArray[Any]]
 Shape = tuple[int, ...]
@@ -64,6 +65,7 @@ class Invitation:
     shared: Arrays
     own: dict[int, Arrays] = field(default_factory=dict)
     kept: dict[int, list[int]] = field(default_factory=dict)  # tags that a checkpoint would ask for
+    facts: ImageFacts | None = None  # of the images, for nodes with data of their own
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,9 @@ def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
         head["kept-clients"], head["kept-tags"] = (
             list(column) for column in zip(*pairs, strict=True)
         )
+    if facts := invitation.facts:
+        head["image-shape"], head["num-classes"] = list(facts.shape), facts.num_classes
+        head["pixel-mean"], head["pixel-std"] = list(facts.mean), list(facts.std)
     owned = [(c, name, a) for c, arrays in invitation.own.items() for name, a in arrays.items()]
     if not owned:
         return RecordDict({"round": ConfigRecord(head), "shared": shared})
@@ -241,7 +246,16 @@ def unpack_invitation(content: RecordDict) -> Invitation:
         shared=arrays_of(records["shared"]),
         own=own,
         kept=kept,
+        facts=_facts(head),
     )
+
+
+def _facts(head: dict[str, Any]) -> ImageFacts | None:
+    if "image-shape" not in head:
+        return None
+    channels, height, width = head["image-shape"]
+    mean, std = tuple(head["pixel-mean"]), tuple(head["pixel-std"])
+    return ImageFacts((channels, height, width), head["num-classes"], mean, std)
 
 
 def _owned(head: dict[str, Any]) -> Iterable[tuple[int, str, int]]:

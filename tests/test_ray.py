@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import ray
 
-from benchmarks.superlink import BIN, ROOT, free_port
+from deploy.federation import BIN, ROOT, free_port
 from fedapp import server_app
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine.ray import RayGrid, RayWorkers

@@ -1,6 +1,15 @@
 """Data sets, decoded once and shared by all processes, and their partitions."""
 
-from fedapp.data.cache import ImageData, load_images
+from fedapp.data.cache import ImageData, ImageFacts, load_images
 from fedapp.data.partitions import Partition, load_partition
+from fedapp.data.shard import Shard, load_shard
 
-__all__ = ["ImageData", "Partition", "load_images", "load_partition"]
+__all__ = [
+    "ImageData",
+    "ImageFacts",
+    "Partition",
+    "Shard",
+    "load_images",
+    "load_partition",
+    "load_shard",
+]

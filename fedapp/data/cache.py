@@ -18,9 +18,19 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from fedapp.config import writable_directory
-from fedapp.data.sources import Split, find_source
+from fedapp.data.sources import Source, Split, find_source
 
 log = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What everybody who trains one model on images must agree on."""
+
+    shape: tuple[int, int, int]  # channels, height, width
+    num_classes: int
+    mean: tuple[float, ...]  # of the pixels, per channel
+    std: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,14 @@ class ImageData:
     num_classes: int
     mean: list[float]  # of the training images, per channel
     std: list[float]
+
+    @property
+    def facts(self) -> ImageFacts:
+        """What a node with data of its own must know of these."""
+        channels, height, width = self.test_images.shape[1:]
+        return ImageFacts(
+            (channels, height, width), self.num_classes, tuple(self.mean), tuple(self.std)
+        )
 
 
 def cache_dir() -> Path:
@@ -65,7 +83,11 @@ def mapped(path: Path) -> NDArray[Any]:
 
 def load_images(name: str, data_dir: str) -> ImageData:
     """Load a data set, decoding it if no process has done so before."""
-    source = find_source(name, data_dir)
+    return load_source(name, find_source(name, data_dir))
+
+
+def load_source(name: str, source: Source) -> ImageData:
+    """Load what a source holds."""
 
     def build(directory: Path) -> None:
         if source.key != "digits":
@@ -93,9 +115,10 @@ def _write(directory: Path, train: Split, test: Split) -> None:
         np.save(directory / f"{prefix}_labels.npy", split.labels)
     if train.writers is not None:
         np.save(directory / "writers.npy", np.unique(train.writers, return_inverse=True)[1])
-    moments = [_moments(train.images[:, channel]) for channel in range(train.images.shape[1])]
+    images = train.images if len(train.images) else test.images
+    moments = [_moments(images[:, channel]) for channel in range(images.shape[1])]
     facts = {
-        "num_classes": int(max(train.labels.max(), test.labels.max())) + 1,
+        "num_classes": int(max(train.labels.max(initial=0), test.labels.max(initial=0))) + 1,
         "mean": [mean for mean, _ in moments],
         "std": [std or 1.0 for _, std in moments],
     }

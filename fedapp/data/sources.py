@@ -26,6 +26,10 @@ class Split:
     labels: NDArray[np.int64]
     writers: NDArray[Any] | None = None
 
+    def none(self) -> "Split":
+        """Return no samples of the same kind."""
+        return Split(self.images[:0], self.labels[:0])
+
 
 @dataclass(frozen=True)
 class Source:
@@ -75,7 +79,7 @@ def find_source(name: str, data_dir: str) -> Source:
     if data_dir:
         directory = existing_directory("data-dir", data_dir)
         if (directory / name).is_dir():
-            return _parquet_source(name, directory / name)
+            return parquet_source(name, directory / name, "test")
         held = sorted(p.name for p in directory.iterdir() if any(p.glob("train-*.parquet")))
         raise ConfigError(
             f"dataset = {name!r} is not in data-dir {directory}: it holds "
@@ -103,19 +107,31 @@ def decode_digits() -> tuple[Split, Split]:
     return Split(images[train], labels[train]), Split(images[test], labels[test])
 
 
-def _parquet_source(name: str, directory: Path) -> Source:
+def parquet_source(name: str, directory: Path, needed: str) -> Source:
+    """Return a directory's data set, of which one split may be missing, but not the `needed` one.
+
+    A server whose nodes have their own data needs none to train on; a node needs none to test.
+    """
     train, test, valid = (
         sorted(directory.glob(f"{split}-*.parquet")) for split in ("train", "test", "valid")
     )
     test = test or valid  # Tiny-ImageNet's test images have no labels; one validates instead
-    if not train or not test:
+    if not (test if needed == "test" else train):
         raise ConfigError(
-            f"dataset = {name!r} in {directory} is incomplete: it needs train-*.parquet and "
-            "test-*.parquet."
+            f"dataset = {name!r} in {directory} is incomplete: it needs {needed}-*.parquet."
         )
     content = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in train + test]
     digest = hashlib.sha256(repr(content).encode()).hexdigest()[:12]
-    return Source(f"{name}-{digest}", lambda: (_decode_parquet(train), _decode_parquet(test)))
+    return Source(f"{name}-{digest}", lambda: _decode_both(train, test))
+
+
+def _decode_both(train: list[Path], test: list[Path]) -> tuple[Split, Split]:
+    """Decode both splits; one without files is empty."""
+    if not train:
+        there = _decode_parquet(test)
+        return there.none(), there
+    there = _decode_parquet(train)
+    return there, _decode_parquet(test) if test else there.none()
 
 
 def _decode_parquet(files: list[Path]) -> Split:
@@ -143,15 +159,23 @@ def _decode_table(table: Any, where: str) -> Split:
             f"{where} has the columns {', '.join(table.column_names)}: it needs one of "
             f"{', '.join(IMAGE_COLUMNS)} and one of {', '.join(LABEL_COLUMNS)}."
         )
-    encoded = [entry["bytes"] for entry in table.column(image).to_pylist()]
-    with ThreadPoolExecutor() as pool:
-        pixels = list(pool.map(_decode_image, encoded))
+    if not table.num_rows:
+        raise ConfigError(f"{where} holds no samples: give it some.")
+    try:
+        encoded = [entry["bytes"] for entry in table.column(image).to_pylist()]
+        with ThreadPoolExecutor() as pool:
+            pixels = list(pool.map(_decode_image, encoded))
+        labels = table.column(label).to_numpy().astype(np.int64)
+    except (TypeError, KeyError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"{where} needs encoded images in its column {image} and whole numbers in {label}, and has "
+            f"something else: {str(error).splitlines()[0]}"
+        ) from None
     sizes = {p.shape[1:] for p in pixels}
     if len(sizes) > 1:
         raise ConfigError(f"{where} holds images of different sizes, {sizes}: make them equal.")
     channels = max(p.shape[0] for p in pixels)  # a colour set may hold grey images
     images = np.stack([np.broadcast_to(p, (channels, *p.shape[1:])) for p in pixels])
-    labels = table.column(label).to_numpy().astype(np.int64)
     writers = table.column(writer).to_numpy() if writer else None
     return Split(images, labels, writers)
 

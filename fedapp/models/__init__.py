@@ -5,6 +5,7 @@ from functools import lru_cache
 import torch
 
 from fedapp.config import RunConfig
+from fedapp.data import Shard
 from fedapp.errors import ConfigError
 from fedapp.models.problem import Problem
 
@@ -36,19 +37,26 @@ def is_network(config: RunConfig) -> bool:
     return config.dataset != "quadratic" and config.model not in ("logistic", "sigmoid-erm")
 
 
-def make_problem(config: RunConfig) -> Problem:
-    """Return the config's problem; a process holds the one it used last and builds none twice."""
+def make_problem(config: RunConfig, shard: Shard | None = None) -> Problem:
+    """Return the config's problem; a process holds the one it used last and builds none twice.
+
+    With a `shard`, it is the problem of a node that has data of its own.
+    """
+    if shard and not is_network(config):
+        raise ConfigError(
+            "A node's own data can train a network only: take data-dir out of the node's config, or "
+            "choose a network as model."
+        )
     try:
         torch.empty(0, device=config.device)
     except (RuntimeError, AssertionError):
         raise ConfigError(f'device = {config.device!r} is not there: use "cpu".') from None
-    return _make_problem(
-        RunConfig(**{key: getattr(config, key) for key in _KEYS}, clients_per_round=1)
-    )
+    relevant = RunConfig(**{key: getattr(config, key) for key in _KEYS}, clients_per_round=1)
+    return _make_problem(relevant, shard)
 
 
 @lru_cache(maxsize=1)
-def _make_problem(config: RunConfig) -> Problem:
+def _make_problem(config: RunConfig, shard: Shard | None) -> Problem:
     # One thread each: workers share the machine, and sums are the same everywhere.
     torch.set_num_threads(1)
     if config.dataset == "quadratic":
@@ -61,4 +69,4 @@ def _make_problem(config: RunConfig) -> Problem:
         return LinearERM(config)
     from fedapp.models.classification import Classification
 
-    return Classification(config)
+    return Classification(config, shard)

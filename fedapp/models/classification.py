@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedapp.config import LocalWork, RunConfig
-from fedapp.data import ImageData, load_images, load_partition
+from fedapp.data import ImageData, Partition, Shard, load_images, load_partition, load_shard
 from fedapp.errors import ConfigError
 from fedapp.models.batches import shuffled_batches
 from fedapp.models.flat import FlatModel
@@ -27,11 +27,18 @@ Batch = NDArray[np.int64]
 class Classification:
     """One network for all the clients of this process; the data are memory-mapped."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, shard: Shard | None = None) -> None:
         self.device = torch.device(config.device)
-        self.data: ImageData = load_images(config.dataset, config.data_dir)
-        self.partition = load_partition(self.data, config)
-        shape = tuple(self.data.train_images.shape[1:])
+        self.data: ImageData
+        self.partition: Partition | None  # None: the nodes have data of their own
+        if shard:
+            self.data, self.partition = load_shard(shard, config)
+        else:
+            self.data = load_images(config.dataset, config.data_dir)
+            there = len(self.data.train_labels)
+            self.partition = load_partition(self.data, config) if there else None
+        self.facts = self.data.facts
+        shape = self.facts.shape
         seed = torch_seed(config.seed, "model")
         network = make_network(
             config.model,
@@ -72,7 +79,16 @@ class Classification:
 
     def objective(self, client: int) -> "ClientImages":
         """Return the loss over a client's images."""
-        return ClientImages(self, self.partition[client])
+        return ClientImages(self, self.held()[client])
+
+    def held(self) -> Partition:
+        """Return who holds which samples."""
+        if self.partition is None:
+            raise ConfigError(
+                "There is nothing to train on: give data-dir a train-*.parquet, or every node a data-dir "
+                "of its own."
+            )
+        return self.partition
 
     def prepare(self, images: Tensor) -> Tensor:
         """Turn bytes into normalised numbers, channels last: LeNet-5 trains a fifth faster so."""
@@ -102,7 +118,7 @@ class Classification:
         )
         figures = {"test_loss": loss, "test_accuracy": accuracy}
         if self._eval_train:
-            held = torch.from_numpy(self.partition.indices).split(EVALUATION_BATCH)
+            held = torch.from_numpy(self.held().indices).split(EVALUATION_BATCH)
             figures["objective"], _ = self._measure(
                 (self._train.index_select(0, some), self._train_labels.index_select(0, some))
                 for some in held

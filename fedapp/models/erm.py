@@ -35,6 +35,8 @@ NEWTON_STEPS = 100
 class LinearERM:
     """All the clients' risks; the samples are rows of one matrix."""
 
+    facts = None  # the optimum is that of data which the server knows, not of nodes' own
+
     def __init__(self, config: RunConfig) -> None:
         self.convex = config.model == "logistic"
         self.device, self.dtype = torch.device(config.device), getattr(torch, config.dtype)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.config import LocalWork
+from fedapp.data import ImageFacts
 from fedapp.models.layout import Layout
 from fedapp.models.networks import Network
 from fedapp.randomness import Generator
@@ -58,6 +59,10 @@ class Start(Protocol):
 
 class Problem(Start, Protocol):
     """The whole of it: every client's objective, the start, and the measure of success."""
+
+    @property
+    def facts(self) -> ImageFacts | None:
+        """What nodes with data of their own must know of the images; None if there are none."""
 
     def objective(self, client: int) -> Objective:
         """Return f_i."""

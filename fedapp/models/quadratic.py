@@ -25,6 +25,8 @@ from fedapp.randomness import Generator, generator
 class Quadratic:
     """All the clients' quadratics."""
 
+    facts = None  # there are no images
+
     def __init__(self, config: RunConfig) -> None:
         keys, dtype = config.quadratic, getattr(torch, config.dtype)
         if keys.flat >= keys.dim:

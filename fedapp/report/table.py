@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from fedapp.console import human_bytes
+from fedapp.costs import human_bytes
 from fedapp.report.curves import Run, over_seeds, reach
 
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapp.config import Value
-from fedapp.console import human_bytes
+from fedapp.costs import human_bytes
 from fedapp.errors import ConfigError
 from fedapp.records import PARTIAL, read_config
 
