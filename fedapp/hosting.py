@@ -96,8 +96,9 @@ class Hosting:
             raise WireError(str(said or "it does not say which")[:300])
         return [c for c in clients if isinstance(c, int) and 0 <= c < self.num_clients]
 
-    def wait_for_all(self, grid: Grid, limit: float = WAIT_FOR_ALL) -> None:
-        """Give every node the time to connect; after `limit` seconds go on without the others."""
+    def wait_for_all(self, grid: Grid, limit: float) -> None:
+        """Give every node a minute to connect, or `limit` seconds if that is less; go on without the others."""
+        limit = min(limit or WAIT_FOR_ALL, WAIT_FOR_ALL)
         if not self._wait(grid, self.num_clients, limit) and self.clients:
             log.warning("Going on with %d of %d clients", len(self.clients), self.num_clients)
 
@@ -118,16 +119,15 @@ class Hosting:
             now = time.monotonic()
             if len(self.clients) >= needed:
                 if missed:
-                    log.info("%d of %d clients have a node", len(self.clients), self.num_clients)
+                    log.info("Going on with %d of %d clients", len(self.clients), self.num_clients)
                 return True
             if now - start >= limit:
                 return False
             if now - said >= SAY_AGAIN:
                 log.warning(
-                    "Waiting for nodes: %d of %d clients have one, and %d are needed",
+                    "Waiting for nodes: those that are there host %d of %d clients",
                     len(self.clients),
                     self.num_clients,
-                    needed,
                 )
                 said, missed = now, True
             time.sleep(POLL)

@@ -34,13 +34,12 @@ def run_rounds(
     done: int = 0,
 ) -> Iterator[dict[str, Any]]:
     """Run all rounds after those that are done already; yield the record of each as it ends."""
-    strategy.hosting.wait_for_all(grid)
+    strategy.hosting.wait_for_all(grid, config.node_timeout)
     arrays = strategy.arrays()
     for round_ in range(done + 1, config.num_rounds + 1):
         started = time.perf_counter()
         spent: dict[str, Any] = dict.fromkeys(SUMMED, 0)
         for attempt in range(config.round_retries + 1):
-            strategy.hosting.wait(grid, strategy.min_clients, config.node_timeout)
             how = ConfigRecord({"attempt": attempt, "run": run_name})
             messages = strategy.configure_train(round_, arrays, how, grid)
             replies = grid.send_and_receive(messages, timeout=config.round_timeout or None)

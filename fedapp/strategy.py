@@ -221,7 +221,7 @@ class FederatedStrategy(Strategy):
         run, seed, size = self.config, self.config.seed, self.config.clients_per_round
         attempt = int(config["attempt"])  # type: ignore[arg-type]
         self._tag = server_round * (run.round_retries + 1) + attempt
-        self.hosting.update(grid)
+        self.hosting.wait(grid, self.min_clients, run.node_timeout)
         hosts: dict[int, list[int]] = {}
         cohort = sample_cohort(self.hosting.clients, size, seed, server_round, attempt)
         self.invite(cohort, server_round, attempt)

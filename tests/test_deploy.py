@@ -1,0 +1,318 @@
+"""A SuperLink and SuperNodes as real processes on loopback: same bits, strangers refused, faults survived."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from clients.fedcomgate import FedCOMGATEClient
+from deploy.credentials import make_certificates
+from deploy.federation import NAME, Federation, Process, kill
+from fedapp.config import Value
+from fedapp.registry import Algorithm
+from tests.conftest import RunInline, kebab, read_rounds
+from tests.test_own_data import write_shards
+
+pytestmark = pytest.mark.xdist_group("deploy")  # one after the other: they share what they start
+
+NODES = 3
+LATE = 45.0  # seconds that a round may take, far more than it needs
+PATIENCE = 300.0
+
+
+def node_config(federation: Federation, place: int) -> dict[str, int | str]:
+    """Say which clients a node hosts, and where it keeps their states."""
+    state = federation.home / f"state-{place}"
+    return {"partition-id": place, "num-partitions": NODES, "state-dir": str(state)}
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """A SuperLink with TLS that lets registered nodes in, and three of those."""
+    with Federation(tmp_path_factory.mktemp("secure"), secure=True) as federation:
+        for place in range(NODES):
+            federation.start_node(place, node_config(federation, place))
+        yield federation
+
+
+def assignments(keys: dict[str, Value]) -> list[str]:
+    return [" ".join(f"{key}={json.dumps(value)}" for key, value in kebab(keys).items())]
+
+
+def wait_until(true: Callable[[], Any], what: str) -> None:
+    """Wait for something that must happen."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, f"waited in vain: {what}"
+        time.sleep(0.1)
+
+
+def wait_for_rounds(directory: Path, count: int) -> None:
+    path = directory / "rounds.jsonl"
+    wait_until(lambda: path.is_file() and path.read_text().count("\n") >= count, f"round {count}")
+
+
+class Started:
+    """`flwr run`, under way."""
+
+    def __init__(self, federation: Federation, keys: dict[str, Value]) -> None:
+        self.path = federation.home / "run.txt"
+        self.file = self.path.open("wb")
+        self.process = federation.start_run(assignments(keys), shown=self.file)
+        self.federation = federation
+
+    def shown(self) -> str:
+        return self.path.read_text(errors="replace")
+
+    def end(self) -> str:
+        """Wait for the end; return how it was."""
+        self.process.wait(PATIENCE)
+        self.file.close()
+        return str(self.federation.ended_run()["status"])
+
+
+def test_the_same_bits_as_inline(
+    federation: Federation, run_inline: RunInline, tmp_path: Path
+) -> None:
+    keys: dict[str, Value] = {"algorithm": "fedcomgate", "num_rounds": 5}
+    results: dict[str, Value] = {"results_dir": str(tmp_path), "run_name": "deployed"}
+    shown, run = federation.run(assignments(keys | results))
+    assert run["status"] == "finished:completed", shown
+    assert "raw data never leave a node" in shown
+    deployed, inline = tmp_path / "deployed", run_inline(**keys)
+    assert_same_model(deployed, inline)
+    for ours, theirs in zip(read_rounds(deployed), read_rounds(inline), strict=True):
+        assert ours | {"wall_seconds": 0} == theirs | {"wall_seconds": 0}
+    sent = [line for line in federation.log_of("node-0").splitlines() if "never raw data" in line]
+    assert len(sent) == 1
+
+
+def test_strangers_are_refused(federation: Federation, tmp_path: Path) -> None:
+    """One whose key is not registered, and one that trusts another authority: a forged SuperLink's victim."""
+    make_certificates(tmp_path, ["localhost", "127.0.0.1"])
+    strangers = {
+        7: federation.start_node(7, node_config(federation, 0), register=False),
+        8: federation.start_node(8, node_config(federation, 0), certificate=tmp_path / "ca.crt"),
+    }
+    for process in strangers.values():
+        assert process.wait(60) != 0
+        kill(process)  # what it had started
+    assert "Failed to activate SuperNode" in federation.log_of("node-7")
+    assert "CERTIFICATE_VERIFY_FAILED" in federation.log_of("node-8")
+    nodes = json.loads(federation.flwr("supernode", "list", NAME, "--format", "json"))["nodes"]
+    assert sum(node["status"] == "online" for node in nodes) == NODES
+
+
+def test_flwr_stop_leaves_complete_results(federation: Federation, tmp_path: Path) -> None:
+    run = Started(
+        federation,
+        {
+            "dataset": "quadratic", "algorithm": "scaffold", "lr": 0.05, "num_rounds": 1000,
+            "num_clients": 3, "clients_per_round": 3, "results_dir": str(tmp_path), "run_name": "run",
+        },
+    )  # fmt: skip
+    wait_for_rounds(tmp_path / "run", 2)
+    federation.flwr("stop", str(federation.last_run()["run-id"]), NAME)
+    assert run.end() == "finished:stopped"
+    wait_until((tmp_path / "run" / "model.safetensors").is_file, "the model")
+    text = (tmp_path / "run" / "rounds.jsonl").read_text()
+    assert text.endswith("\n")
+    rounds = [json.loads(line) for line in text.splitlines()]
+    assert [line["round"] for line in rounds] == list(range(1, len(rounds) + 1))
+    assert 2 <= len(rounds) < 1000
+    assert np.isfinite(load_file(tmp_path / "run" / "model.safetensors")["x"]).all()
+
+
+FAULTS: dict[str, Value] = {
+    "dataset": "quadratic",
+    "algorithm": "fedcomgate",
+    "lr": 0.05,
+    "num_clients": NODES,  # client c lives on node c
+    "clients_per_round": NODES,
+    "round_timeout": LATE,
+    "checkpoint_every": 1,
+}
+
+
+def inline_with_failures(
+    run_inline: RunInline, keys: dict[str, Value], failing: set[tuple[int, int]]
+) -> Path:
+    """Run the same config inline, in which clients fail in given rounds."""
+    from fedapp.registry import ALGORITHMS
+
+    class Flaky(FedCOMGATEClient):
+        def fit(self, parameters: Any, config: Any) -> Any:
+            if (config["round"], self.client) in failing:
+                raise RuntimeError("away")
+            return super().fit(parameters, config)
+
+    sound = ALGORITHMS["fedcomgate"]
+    with pytest.MonkeyPatch.context() as patch:
+        flaky = Algorithm("fedcomgate", "", sound.strategy, Flaky, True, sound.compressor)
+        patch.setitem(ALGORITHMS, "fedcomgate", flaky)
+        return run_inline(**keys | {"checkpoint_every": 0})
+
+
+def signal_group(process: Process, number: signal.Signals) -> None:
+    """Signal a node and what it has started."""
+    subprocess.run(["kill", f"-{number.value}", "--", f"-{process.pid}"], check=True)
+
+
+def bring_back(federation: Federation, place: int) -> None:
+    """Start a killed node again and again, as a supervisor would.
+
+    Until the SuperLink has missed two heartbeats of the node, it refuses a second one with the same key.
+    """
+    while True:
+        process = federation.start_node(place, node_config(federation, place))
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            return
+        kill(process)  # what it had started
+
+
+def assert_same_model(one: Path, other: Path) -> None:
+    models = [(directory / "model.safetensors").read_bytes() for directory in (one, other)]
+    assert models[0] == models[1]
+
+
+def test_late_and_killed_nodes_cost_their_own_updates_and_nothing_else(
+    federation: Federation, run_inline: RunInline, tmp_path: Path
+) -> None:
+    """The model is that of a run in which just those clients failed in just those rounds."""
+    keys = FAULTS | {"num_rounds": 9, "results_dir": str(tmp_path), "run_name": "run"}
+    run, directory = Started(federation, keys), tmp_path / "run"
+    wait_for_rounds(directory, 1)
+    signal_group(federation.nodes[0], signal.SIGSTOP)  # it will answer too late
+    wait_for_rounds(directory, 2)
+    signal_group(federation.nodes[0], signal.SIGCONT)
+    wait_for_rounds(directory, 3)
+    kill(federation.nodes[1])  # in the middle of a round
+    wait_for_rounds(directory, 4)
+    bring_back(federation, 1)
+    assert run.end() == "finished:completed", run.shown()
+    assert "STATE IS LOST" not in run.shown()
+    rounds = read_rounds(directory)
+    assert [line["clients"] for line in rounds[:4]] == [3, 2, 3, 2]
+    assert rounds[-1]["clients"] == NODES
+    assert "Client 0 failed: no answer in time" in run.shown()
+    late, killed = {(2, 0)}, {(line["round"], 1) for line in rounds[3:] if line["clients"] == 2}
+    expected = inline_with_failures(run_inline, keys | {"run_name": "inline"}, late | killed)
+    assert_same_model(directory, expected)
+
+
+def test_the_server_waits_for_nodes_that_are_gone(
+    federation: Federation, run_inline: RunInline, tmp_path: Path
+) -> None:
+    keys = FAULTS | {"num_rounds": 3, "results_dir": str(tmp_path), "run_name": "run"}
+    run, directory = Started(federation, keys | {"min_clients": NODES}), tmp_path / "run"
+    wait_for_rounds(directory, 1)
+    for place in range(NODES):
+        federation.nodes[place].terminate()
+    wait_until(lambda: "Waiting for nodes: " in run.shown(), "the server says that nodes are gone")
+    for place in range(NODES):
+        federation.nodes[place].wait(60)
+        kill(federation.nodes[place])  # what it had started
+        federation.start_node(place, node_config(federation, place))
+    assert run.end() == "finished:completed", run.shown()
+    assert "STATE IS LOST" not in run.shown()
+    expected = inline_with_failures(run_inline, keys | {"run_name": "inline"}, set())
+    assert_same_model(directory, expected)
+
+
+def server_app_processes(home: Path) -> list[int]:
+    """Return the ServerApps that the SuperLink of a home has started."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            command = (process / "cmdline").read_bytes()
+            environment = (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"flwr-serverapp" in command and f"FLWR_HOME={home}\0".encode() in environment:
+            found.append(int(process.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks processes up in /proc")
+def test_a_killed_server_app_goes_on_where_it_was(
+    federation: Federation, run_inline: RunInline, tmp_path: Path
+) -> None:
+    keys = FAULTS | {"num_rounds": 5, "results_dir": str(tmp_path), "run_name": "run"}
+    run, directory = Started(federation, keys), tmp_path / "run"
+    wait_for_rounds(directory, 3)
+    (process,) = server_app_processes(federation.home)
+    subprocess.run(["kill", "-KILL", str(process)], check=True)
+    federation.flwr(
+        "stop", str(federation.last_run()["run-id"]), NAME
+    )  # or it waits for a heartbeat
+    run.end()
+    assert not (directory / "model.safetensors").exists()
+    again = Started(federation, keys | {"resume": True})
+    assert again.end() == "finished:completed", again.shown()
+    assert "Going on after round 3." in again.shown()
+    assert "STATE IS LOST" not in again.shown()
+    expected = inline_with_failures(run_inline, keys | {"run_name": "inline"}, set())
+    assert_same_model(directory, expected)
+
+
+def test_nodes_with_mistakes_and_a_lost_state(tmp_path: Path) -> None:
+    """Four nodes without TLS: two with data of their own, one without any, one that knows no place."""
+    shards = write_shards(tmp_path)
+    keys: dict[str, Value] = {
+        "algorithm": "scaffold", "model": "mlp-10", "num_clients": 3, "clients_per_round": 3, "num_rounds": 5,
+        "results_dir": str(tmp_path), "run_name": "run", "round_timeout": LATE,
+    }  # fmt: skip
+    home = tmp_path / "home"
+    home.mkdir()
+    places: dict[int, dict[str, int | str]] = {
+        place: {"partition-id": place, "num-partitions": 3, "data-dir": shards[place]}
+        for place in range(3)
+    }
+    places[1]["data-dir"] = str(tmp_path / "nowhere")
+    with Federation(home) as federation:
+        for place, config in places.items():
+            federation.start_node(place, config)
+        federation.start_node(3, {})
+        run = Started(federation, keys)
+        wait_for_rounds(tmp_path / "run", 2)
+        signal_group(federation.nodes[2], signal.SIGTERM)
+        federation.nodes[2].wait(60)
+        federation.start_node(2, places[2])  # it no longer knows what its client remembered
+        assert run.end() == "finished:completed", run.shown()
+        shown, wrong, lost = run.shown(), federation.log_of("node-1"), federation.log_of("node-3")
+    assert shown.count("Client 1 failed: The node's data-dir") == 1
+    assert "nowhere' is not there: give a directory that exists." in wrong
+    assert "Traceback" not in wrong
+    assert "hosts no clients: A node's config must say which clients it hosts" in shown
+    assert "A node's config must say which clients it hosts" in lost
+    assert "Traceback" not in lost
+    assert shown.count("CLIENT STATE IS LOST: client 2") == 1
+    rounds = read_rounds(tmp_path / "run")
+    assert len(rounds) == 5
+    assert all(line["failures"] >= 1 for line in rounds)
+    assert rounds[-1]["test_accuracy"] > 0.15
+
+
+def test_too_few_nodes_for_too_long_end_the_run(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with Federation(home) as federation:
+        config: dict[str, Value] = {
+            "node_timeout": 3.0,
+            "results_dir": str(tmp_path),
+            "run_name": "run",
+        }
+        shown, run = federation.run(assignments(config))
+    assert run["status"] == "finished:failed"
+    assert "Waiting for nodes: those that are there host 0 of 20 clients" in shown
+    assert "none came within node-timeout = 3 seconds: start the missing nodes" in shown
+    assert "Traceback" not in shown
