@@ -59,7 +59,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
                 f"Going on after round {done}." if done else "Beginning at round 1."
             )
         with RunConsole(config, directory, strategy.x.size, strategy.notes) as console:
-            rounds = run_rounds(grid, strategy, problem, config, directory.path.name, done)
+            rounds = run_rounds(grid, strategy, problem, config, directory.identity, done)
             if has_ended(records, config):
                 console.say("This run is complete already.")
                 return directory

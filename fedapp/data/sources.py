@@ -144,8 +144,11 @@ def _decode_table(table: Any, where: str) -> Split:
             f"{', '.join(IMAGE_COLUMNS)} and one of {', '.join(LABEL_COLUMNS)}."
         )
     encoded = [entry["bytes"] for entry in table.column(image).to_pylist()]
-    with ThreadPoolExecutor() as pool:
-        pixels = list(pool.map(_decode_image, encoded))
+    try:
+        with ThreadPoolExecutor() as pool:
+            pixels = list(pool.map(_decode_image, encoded))
+    except OSError as error:
+        raise ConfigError(f"{where} holds an image that cannot be decoded: {error}.") from None
     sizes = {p.shape[1:] for p in pixels}
     if len(sizes) > 1:
         raise ConfigError(f"{where} holds images of different sizes, {sizes}: make them equal.")
