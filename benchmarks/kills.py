@@ -53,7 +53,7 @@ LATEST = 1.0  # seconds after a run was taken up
 
 @dataclass
 class Campaign:
-    """What was done to a sweep: how often it was killed, and in which run after how many rounds."""
+    """What was done to sweeps: how often they were killed, and in which run."""
 
     kills: int = 0
     places: Counter[str] = field(default_factory=Counter)
@@ -100,10 +100,7 @@ def kill_until_done(preset: Path, out: Path, kills: int, rng: random.Random) -> 
 
 def _touched(out: Path) -> list[tuple[str, int]]:
     """Return what changes when a run is taken up."""
-    found = []
-    for file in out.glob("*/config.json"):
-        found.append((file.parent.name, file.stat().st_mtime_ns))
-    return sorted(found)
+    return sorted((f.parent.name, f.stat().st_mtime_ns) for f in out.glob("*/config.json"))
 
 
 def _place(out: Path) -> str:

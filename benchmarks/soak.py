@@ -38,7 +38,7 @@ from fedapp.engine import InlineGrid
 from fedapp.engine.local import CLIENT_APP_FAILED
 from fedapp.randomness import generator
 from fedapp.records import read_rounds
-from fedapp.registry import ALGORITHMS, keeps_state
+from fedapp.registry import ALGORITHMS
 from fedapp.strategy import FederatedStrategy
 
 if TYPE_CHECKING:
@@ -453,7 +453,9 @@ def main() -> None:
     Console(width=160).print(table_of(outcomes, bool(workers)))
     kinds = sum((outcome.watch.kinds for outcome in outcomes), Counter[str]())
     exact = all(outcome.injected == outcome.counted for outcome in outcomes)
-    print(f"Faults by kind: {dict(sorted(kinds.items()))}. Counted in every round as injected: {exact}.")
+    print(
+        f"Faults by kind: {dict(sorted(kinds.items()))}. Counted in every round as injected: {exact}."
+    )
     sys.exit(not exact)
 
 

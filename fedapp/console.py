@@ -11,7 +11,11 @@ from rich.table import Table
 from fedapp.config import RunConfig
 from fedapp.records import RunDirectory
 
-BEST: dict[str, Callable[[float, float], float]] = {"test_accuracy": max, "gap": min, "distance": min}
+BEST: dict[str, Callable[[float, float], float]] = {
+    "test_accuracy": max,
+    "gap": min,
+    "distance": min,
+}
 
 
 def human_bytes(count: float) -> str:

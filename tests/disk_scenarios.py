@@ -197,7 +197,12 @@ def client_state(disk: Disk, work: Path) -> dict[str, Any]:
     model_full, model_deaf = (result(path)[0] for path in (full, deaf))
     same = figures == [[r["clients"], r["failures"]] for r in read_rounds(deaf)]
     strays = [p.name for p in disk.path.rglob("states/**/.*")]
-    return {"said": texts, "figures": figures, "same": same and model_full == model_deaf, "strays": strays}
+    return {
+        "said": texts,
+        "figures": figures,
+        "same": same and model_full == model_deaf,
+        "strays": strays,
+    }
 
 
 def data_cache(disk: Disk, work: Path) -> dict[str, Any]:
@@ -210,7 +215,11 @@ def data_cache(disk: Disk, work: Path) -> dict[str, Any]:
         said = error_of(lambda: cache.load_images("digits", ""))
         left = [p.name for p in (disk.path / "cache").rglob("*") if not p.name.endswith(".lock")]
         disk.free()
-        return {"said": said, "left": left, "images": len(cache.load_images("digits", "").train_images)}
+        return {
+            "said": said,
+            "left": left,
+            "images": len(cache.load_images("digits", "").train_images),
+        }
     finally:
         os.environ["FEDAPP_CACHE"] = before
 
@@ -220,7 +229,15 @@ def start(disk: Disk, work: Path) -> dict[str, Any]:
     place = disk.path / "start"
     place.mkdir()
     config = [f"{key}={json.dumps(value)}" for key, value in KEYS.items()]
-    sys.argv = ["run_simulation.py", "--engine", "inline", "--out", str(place), "-c", " ".join(config)]
+    sys.argv = [
+        "run_simulation.py",
+        "--engine",
+        "inline",
+        "--out",
+        str(place),
+        "-c",
+        " ".join(config),
+    ]
     errors, out = io.StringIO(), io.StringIO()
     disk.fill()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out):
@@ -257,7 +274,11 @@ def divergence(disk: Disk, work: Path) -> dict[str, Any]:
     with listening() as texts:
         said = error_of(lambda: run(place, {2: disk.fill}, num_rounds=40, **keys))
     disk.free()
-    return {"said": said, "logged": texts, "files": sorted(p.name for p in (place / "run").iterdir())}
+    return {
+        "said": said,
+        "logged": texts,
+        "files": sorted(p.name for p in (place / "run").iterdir()),
+    }
 
 
 SCENARIOS = (rounds, model, checkpoint, client_state, data_cache, start, resume, divergence)

@@ -31,7 +31,16 @@ KEYS: dict[str, Value] = {
 
 def start(out: Path, **keys: Value) -> "subprocess.Popen[str]":
     config = " ".join(f"{k}={json.dumps(v)}" for k, v in kebab(KEYS | keys).items())
-    command = [sys.executable, "run_simulation.py", "--engine", "inline", "--out", out, "-c", config]
+    command = [
+        sys.executable,
+        "run_simulation.py",
+        "--engine",
+        "inline",
+        "--out",
+        out,
+        "-c",
+        config,
+    ]
     return subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -105,7 +114,9 @@ def test_a_creator_that_is_overtaken_does_not_write_into_what_another_made(
     assert json.loads(before)["identity"] == resumed.identity
 
 
-def run(results: Path, state_dir: Path, grid_type: type[InlineGrid] = InlineGrid, **keys: Value) -> Path:
+def run(
+    results: Path, state_dir: Path, grid_type: type[InlineGrid] = InlineGrid, **keys: Value
+) -> Path:
     config = parse_run_config(
         kebab(KEYS | keys)
         | {"results-dir": str(results), "state-dir": str(state_dir), "run-name": "same"}
@@ -140,11 +151,15 @@ def test_a_run_keeps_its_identity_and_an_old_one_its_name(tmp_path: Path) -> Non
     whole = run(tmp_path / "whole", tmp_path / "state-whole", **keys, num_rounds=40)
     new = run(tmp_path / "new", tmp_path / "state", **keys)
     identity = json.loads((new / "config.json").read_text())["identity"]
-    assert_same(whole, run(tmp_path / "new", tmp_path / "state", resume=True, **keys, num_rounds=40))
+    assert_same(
+        whole, run(tmp_path / "new", tmp_path / "state", resume=True, **keys, num_rounds=40)
+    )
     assert json.loads((new / "config.json").read_text())["identity"] == identity
     old = run(tmp_path / "old", tmp_path / "state-old", **keys)
     content = json.loads((old / "config.json").read_text())
     (tmp_path / "state-old" / content.pop("identity")).rename(tmp_path / "state-old" / "same")
     (old / "config.json").write_text(json.dumps(content))
-    assert_same(whole, run(tmp_path / "old", tmp_path / "state-old", resume=True, **keys, num_rounds=40))
+    assert_same(
+        whole, run(tmp_path / "old", tmp_path / "state-old", resume=True, **keys, num_rounds=40)
+    )
     assert [place.name for place in (tmp_path / "state-old").iterdir()] == ["same"]
