@@ -70,7 +70,15 @@ def write_sweep(directory: Path, rounds: int) -> Path:
 
 def start(preset: Path, out: Path) -> "subprocess.Popen[str]":
     """Start the sweep, or let it go on."""
-    command = [sys.executable, "run_simulation.py", "--engine", "inline", preset, "--out", out]
+    command = [
+        sys.executable,
+        "run_simulation.py",
+        "--engine",
+        "inline",
+        str(preset),
+        "--out",
+        str(out),
+    ]
     return subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 from flwr.app import Array, Context, Error, Message, MetricRecord, RecordDict
@@ -31,7 +32,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedapp import client_app, server_app, wire
+from fedapp import client_app, registry, server_app, wire
 from fedapp.client import Client
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine import InlineGrid
@@ -185,7 +186,7 @@ class _Spoiling(Grid):
         answers = list(super().send_and_receive(messages, timeout=timeout))  # type: ignore[safe-super]
         by_id = {answer.metadata.reply_to_message_id: answer for answer in answers}
         spoilt = [
-            self._spoilt(message, dict(head), by_id.get(message.metadata.message_id))  # type: ignore[arg-type]
+            self._spoilt(message, dict(head), by_id.get(message.metadata.message_id))
             for message, head in zip(messages, heads, strict=True)
             if head is not None
         ]
@@ -338,17 +339,14 @@ def _run(grid: _Spoiling, config: RunConfig, faults: bool) -> tuple[Path, Watch]
 @contextlib.contextmanager
 def _watching(watch: Watch) -> Iterator[None]:
     """Get hold of the strategy that a run makes."""
-    make = server_app.make_strategy
+    make = registry.make_strategy
 
     def watched(*arguments: Any) -> FederatedStrategy:
         watch.strategy = make(*arguments)
         return watch.strategy
 
-    server_app.make_strategy = watched
-    try:
+    with patch.object(server_app, "make_strategy", watched):
         yield
-    finally:
-        server_app.make_strategy = make
 
 
 @contextlib.contextmanager

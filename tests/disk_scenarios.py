@@ -96,6 +96,7 @@ def run(
     events: dict[int, Event] | None = None,
     deaf: tuple[int, ...] = (),
     node_2: str = "",
+    /,
     **more: Value,
 ) -> Path:
     """Run on two nodes."""
@@ -191,8 +192,8 @@ def client_state(disk: Disk, work: Path) -> dict[str, Any]:
     events: dict[int, Event] = {4: disk.fill, 6: disk.free}
     states, elsewhere = str(disk.path / "states"), str(work / "elsewhere")
     with listening() as texts:
-        full = run(work / "full", events, node_2=states, state_dir=elsewhere)
-    deaf = run(work / "deaf", deaf=(4, 5), state_dir=elsewhere)
+        full = run(work / "full", events, (), states, state_dir=elsewhere)
+    deaf = run(work / "deaf", None, (4, 5), state_dir=elsewhere)
     figures = [[r["clients"], r["failures"]] for r in read_rounds(full)]
     model_full, model_deaf = (result(path)[0] for path in (full, deaf))
     same = figures == [[r["clients"], r["failures"]] for r in read_rounds(deaf)]

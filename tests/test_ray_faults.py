@@ -68,7 +68,7 @@ class Listening(RayGrid):
             threading.Timer(PAUSE / 2, self.during).start()
         replies = list(super().send_and_receive(messages, timeout=timeout))
         for round_, reply in zip(rounds, replies, strict=False):
-            told = reply.content.config_records.get("failures", {})
+            told: Any = reply.content.config_records.get("failures", {})
             self.failed[round_] = {int(client) for client in told}
         return replies
 

@@ -37,7 +37,7 @@ def start(out: Path, **keys: Value) -> "subprocess.Popen[str]":
         "--engine",
         "inline",
         "--out",
-        out,
+        str(out),
         "-c",
         config,
     ]
@@ -115,7 +115,7 @@ def test_a_creator_that_is_overtaken_does_not_write_into_what_another_made(
 
 
 def run(
-    results: Path, state_dir: Path, grid_type: type[InlineGrid] = InlineGrid, **keys: Value
+    results: Path, state_dir: Path, grid_type: type[InlineGrid] = InlineGrid, /, **keys: Value
 ) -> Path:
     config = parse_run_config(
         kebab(KEYS | keys)
