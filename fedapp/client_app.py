@@ -15,7 +15,7 @@ from fedapp.hosting import hosted_clients
 from fedapp.models import make_problem
 from fedapp.models.problem import Problem
 from fedapp.registry import Algorithm, find_algorithm, find_compressor, keeps_state
-from fedapp.state import ContextStore, DirectoryStore, StateStore
+from fedapp.state import ContextStore, DirectoryStore, StateError, StateStore
 from fedapp.strategy import SENT_BESIDE
 from fedapp.wire import Invitation, Update
 
@@ -62,6 +62,9 @@ def train(message: Message, context: Context) -> Message:
                 raise ValueError(f"this node does not host client {client}")
             update = _train_client(client, invitation, config, algorithm, problem, store)
             wire.add_update(content, update)
+        except StateError as error:
+            log.error("Client %d failed in round %d: %s", client, invitation.round, error)
+            failures[client] = str(error)
         except Exception as error:
             log.exception("Client %d failed in round %d", client, invitation.round)
             failures[client] = f"{type(error).__name__}: {error}"

@@ -318,6 +318,9 @@ class RunConfig(_Table):
     run_name: str = Field("", description="empty: made from algorithm, data set and time")
     tensorboard: bool = Field(False, description="log to TensorBoard too")
     state_dir: str = Field("", description="where clients keep state; empty: with the node")
+    on_lost_state: Literal["go-on", "reset"] = Field(
+        "go-on", description="a client has lost its state: go on, or start all states afresh"
+    )
     checkpoint_every: int = Field(0, ge=0, description="rounds between checkpoints; 0: none")
     resume: bool | str = Field(
         False,

@@ -1,7 +1,7 @@
 """What a run shows: a header, a line for each round, a summary; on a terminal, a progress bar."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +11,12 @@ from rich.table import Table
 from fedapp.config import RunConfig
 from fedapp.costs import human_bytes
 from fedapp.records import RunDirectory
+
+BEST: dict[str, Callable[[float, float], float]] = {
+    "test_accuracy": max,
+    "gap": min,
+    "distance": min,
+}
 
 
 class RunConsole:
@@ -36,7 +42,9 @@ class RunConsole:
             transient=True,
             disable=not self.console.is_terminal,
         )
-        self.records: list[dict[str, Any]] = []
+        self.rounds = 0
+        self.best: dict[str, tuple[float, float]] = {}  # figure -> its best, and its last
+        self.totals = dict.fromkeys(("uplink_bytes", "downlink_bytes", "failures"), 0)
         self.started = time.perf_counter()
 
     def __enter__(self) -> "RunConsole":
@@ -64,7 +72,7 @@ class RunConsole:
 
     def round(self, record: dict[str, Any]) -> None:
         """Show a round in one line."""
-        self.records.append(record)
+        self._count(record)
         figures = _figures(record)
         self.console.print(
             f"round {record['round']:>{len(str(self.config.num_rounds))}}/{self.config.num_rounds}"
@@ -76,21 +84,29 @@ class RunConsole:
         )
         self.progress.update(self.task, completed=record["round"], latest=figures)
 
+    def _count(self, record: dict[str, Any]) -> None:
+        """Add a round to the summary; rounds themselves are not kept, for there may be very many."""
+        self.rounds += 1
+        for name in self.totals:
+            self.totals[name] += record[name]
+        for name, better in BEST.items():
+            if (value := record.get(name)) is not None:
+                best = better(self.best[name][0], value) if name in self.best else value
+                self.best[name] = (best, value)
+
     def summary(self) -> None:
         """Close with what the run came to."""
-        if not self.records:
+        if not self.rounds:
             return
         table = Table(show_header=False, box=None, pad_edge=False)
-        table.add_row("rounds", str(len(self.records)))
-        for name, best in (("test_accuracy", max), ("gap", min), ("distance", min)):
-            values = [r[name] for r in self.records if r.get(name) is not None]
-            if values:
-                shown = f"best {best(values):.4g}, last {values[-1]:.4g}"
-                table.add_row(name.replace("_", " "), shown)
+        table.add_row("rounds", str(self.rounds))
+        for name in BEST:
+            if name in self.best:
+                best, last = self.best[name]
+                table.add_row(name.replace("_", " "), f"best {best:.4g}, last {last:.4g}")
         for direction in ("uplink", "downlink"):
-            total = sum(r[f"{direction}_bytes"] for r in self.records)
-            table.add_row(direction, human_bytes(total))
-        if failures := sum(r["failures"] for r in self.records):
+            table.add_row(direction, human_bytes(self.totals[f"{direction}_bytes"]))
+        if failures := self.totals["failures"]:
             table.add_row("failed clients", str(failures))
         table.add_row("time", f"{time.perf_counter() - self.started:.1f} s")
         self.progress.stop()

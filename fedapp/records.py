@@ -2,13 +2,16 @@
 
 import itertools
 import json
+import logging
 import math
+import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
+from uuid import uuid4
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -20,6 +23,8 @@ from fedapp import __version__
 from fedapp.config import RunConfig, Value, writable_directory
 from fedapp.errors import ConfigError, RunError
 from fedapp.state import write_atomically
+
+log = logging.getLogger("flwr")
 
 # The order of a line; an algorithm's own figures follow.
 COLUMNS = [
@@ -109,10 +114,14 @@ def _held(directory: Path) -> FileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise ConfigError(
-            f"Another process is at work on {directory}: wait for it, or choose another run-name or --out."
-        ) from None
+        raise _at_work(directory) from None
     return lock
+
+
+def _at_work(directory: Path) -> ConfigError:
+    return ConfigError(
+        f"Another process is at work on {directory}: wait for it, or choose another run-name or --out."
+    )
 
 
 def different(before: dict[str, Value], config: RunConfig, free: Collection[str]) -> str:
@@ -131,21 +140,63 @@ def has_ended(rounds: Sequence[dict[str, Any]], config: RunConfig) -> bool:
 # What may change when a run goes on: how long and where it runs, but not what it computes.
 MAY_CHANGE = {
     "num-rounds", "target-accuracy", "eval-every", "eval-train", "checkpoint-every", "resume", "run-name",
-    "results-dir", "data-dir", "state-dir", "tensorboard", "device", "round-timeout", "node-timeout", "min-clients",
+    "results-dir", "data-dir", "state-dir", "on-lost-state", "tensorboard", "device", "round-timeout", "node-timeout", "min-clients",
 }  # fmt: skip
 
 
 class RunDirectory:
-    """`<results-dir>/<run-name>/`, which belongs to one run, and to one process at a time."""
+    """`<results-dir>/<run-name>/`, which belongs to one run, and to one process at a time.
+
+    `identity` is the run's own for as long as it lives: two runs of the same name, in different results directories,
+    may share a state-dir.
+    """
 
     def __init__(self, config: RunConfig) -> None:
-        self.path = self._existing(config) or self._create(config)
-        self._lock = _held(self.path)
+        existing = self._existing(config)
+        self.path = existing or self._create(config)
+        self._lock = self._taken(config, new=existing is None)
+        try:
+            if existing:
+                self._check(config)
+            self.identity = self._identity()
+            self._begin(config)
+        except BaseException:
+            if existing is None:  # nothing of a run is in there
+                shutil.rmtree(self.path, ignore_errors=True)
+            self._lock.release()
+            raise
+
+    def _taken(self, config: RunConfig, new: bool) -> FileLock:
+        try:
+            with _room(self.path):
+                lock = _held(self.path)
+        except ConfigError:
+            if new:
+                with suppress(OSError):
+                    self.path.rmdir()  # if it is still empty
+            raise
+        if new and (self.path / "config.json").exists():
+            # Between making and taking it, another process has resumed, and left, what was still empty.
+            lock.release()
+            raise _has_results(config.run_name, self.path)
+        return lock
+
+    def _identity(self) -> str:
+        """Return what tells this run's clients' states from those of others."""
+        try:
+            before = json.loads((self.path / "config.json").read_text())
+            return str(before.get("identity", self.path.name))  # of old, a run had its name only
+        except (OSError, ValueError):  # a new one
+            return f"{self.path.name}-{uuid4().hex[:8]}"
+
+    def _begin(self, config: RunConfig) -> None:
         versions = {"fedapp": __version__, "flwr": version("flwr"), "torch": version("torch")}
         settled = config.flat() | {"resume": False}
-        text = json.dumps({"config": settled, "versions": versions}, indent=2) + "\n"
-        write_atomically(self.path / "config.json", lambda path: path.write_text(text))
-        self._rounds: IO[str] = (self.path / "rounds.jsonl").open("a")
+        content = {"config": settled, "identity": self.identity, "versions": versions}
+        text = json.dumps(content, indent=2) + "\n"
+        with _room(self.path):
+            self._rounds: IO[str] = (self.path / "rounds.jsonl").open("a")
+            write_atomically(self.path / "config.json", lambda path: path.write_text(text))
 
     @staticmethod
     def _existing(config: RunConfig) -> Path | None:
@@ -160,12 +211,15 @@ class RunDirectory:
                 raise ConfigError(
                     f"resume = {config.resume!r} holds no run: give the directory of one."
                 )
-        if not path.is_dir():
-            return None
+        return path if path.is_dir() else None
+
+    def _check(self, config: RunConfig) -> None:
+        """Refuse to go on with another run than the one that is here."""
+        path = self.path
         try:
             before, rounds = read_config(path), read_rounds(path)
         except (OSError, ValueError, KeyError):  # killed as it began
-            return path
+            return
         fixed = {"num-rounds"} if config.lr_schedule == "inverse-sqrt" else set()
         if key := different(before, config, MAY_CHANGE - fixed):
             raise ConfigError(
@@ -177,7 +231,6 @@ class RunDirectory:
                 f"The run in {path} was made without checkpoints and cannot go on: remove it, or choose "
                 "another run-name."
             )
-        return path
 
     @staticmethod
     def _create(config: RunConfig) -> Path:
@@ -187,14 +240,14 @@ class RunDirectory:
         for number in itertools.count(1):
             path = parent / (name if number == 1 else f"{name}-{number}")
             try:
-                path.mkdir()
+                with _room(path):
+                    path.mkdir()
                 break
             except FileExistsError:
+                if config.resume and path.is_dir():  # it was not there a moment ago
+                    raise _at_work(path) from None
                 if config.run_name:
-                    raise ConfigError(
-                        f"run-name = {name!r} has results already, in {path}: choose another name, "
-                        "remove them, or go on with resume = true."
-                    ) from None
+                    raise _has_results(name, path) from None
         return path
 
     def rounds(self) -> list[dict[str, Any]]:
@@ -203,12 +256,17 @@ class RunDirectory:
 
     def go_back_to(self, round_: int) -> list[dict[str, Any]]:
         """Drop what later rounds left, which are run again; return the rounds that stay."""
-        (self.path / "model.safetensors").unlink(missing_ok=True)
         kept = [record for record in self.rounds() if record["round"] <= round_]
         text = "".join(json.dumps(record) + "\n" for record in kept)
+
+        def write(path: Path) -> None:
+            path.write_text(text)
+            (self.path / "model.safetensors").unlink(missing_ok=True)  # when there is room for sure
+
         self._rounds.close()
-        write_atomically(self.path / "rounds.jsonl", lambda path: path.write_text(text))
-        self._rounds = (self.path / "rounds.jsonl").open("a")
+        with _disk(self.path):
+            write_atomically(self.path / "rounds.jsonl", write)
+            self._rounds = (self.path / "rounds.jsonl").open("a")
         return kept
 
     def write_round(self, record: dict[str, Any]) -> None:
@@ -221,7 +279,10 @@ class RunDirectory:
 
     def write_divergence(self, text: str) -> None:
         """Say that the run diverged, so that a sweep does not try it again."""
-        (self.path / DIVERGED).write_text(text + "\n")
+        try:
+            write_atomically(self.path / DIVERGED, lambda path: path.write_text(text + "\n"))
+        except OSError as error:  # the divergence itself is what must be told
+            log.warning("That the run diverged could not be noted in %s: %s", self.path, error)
 
     def write_model(self, tensors: dict[str, NDArray[Any]]) -> None:
         """Write the model, all of it or nothing."""
@@ -236,6 +297,26 @@ class RunDirectory:
                 self._rounds.close()
         finally:
             self._lock.release()
+
+
+def _has_results(name: str, path: Path) -> ConfigError:
+    return ConfigError(
+        f"run-name = {name!r} has results already, in {path}: choose another name, remove them, or go on with "
+        "resume = true."
+    )
+
+
+@contextmanager
+def _room(directory: Path) -> Iterator[None]:
+    """Say that a run cannot begin, or go on, where nothing can be written."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"{directory} cannot be written ({error.strerror or error}): make space, or choose another results-dir."
+        ) from None
 
 
 @contextmanager

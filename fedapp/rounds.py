@@ -30,7 +30,7 @@ def run_rounds(
     strategy: FederatedStrategy,
     problem: Problem,
     config: RunConfig,
-    run_name: str,
+    identity: str,
     done: int = 0,
 ) -> Iterator[dict[str, Any]]:
     """Run all rounds after those that are done already; yield the record of each as it ends."""
@@ -40,7 +40,7 @@ def run_rounds(
         started = time.perf_counter()
         spent: dict[str, Any] = dict.fromkeys(SUMMED, 0)
         for attempt in range(config.round_retries + 1):
-            how = ConfigRecord({"attempt": attempt, "run": run_name})
+            how = ConfigRecord({"attempt": attempt, "run": identity})
             messages = strategy.configure_train(round_, arrays, how, grid)
             replies = grid.send_and_receive(messages, timeout=config.round_timeout or None)
             aggregated, metrics = strategy.aggregate_train(round_, replies)

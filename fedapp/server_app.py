@@ -64,7 +64,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
             )
         strategy.notes.append(strategy.what_is_sent())
         with RunConsole(config, directory, strategy.x.size, strategy.notes) as console:
-            rounds = run_rounds(grid, strategy, problem, config, directory.path.name, done)
+            rounds = run_rounds(grid, strategy, problem, config, directory.identity, done)
             if has_ended(records, config):
                 console.say("This run is complete already.")
                 return directory

@@ -23,6 +23,10 @@ log = logging.getLogger("flwr")
 Arrays = dict[str, NDArray[Any]]
 
 
+class StateError(RuntimeError):
+    """A client's state cannot be kept; the message says why. Its update must not be used without it."""
+
+
 class StateStore(Protocol):
     """Where the clients of a node keep their state."""
 
@@ -81,9 +85,16 @@ class DirectoryStore:
     def save(self, client: int, tag: int, arrays: Arrays, keep: Collection[int]) -> None:
         """Write a file, and remove the others."""
         directory = self.directory / str(client)
-        directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{tag}.safetensors"
-        write_atomically(path, lambda temporary: save_file(arrays, temporary))
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, lambda temporary: save_file(arrays, temporary))
+        except (OSError, SafetensorError) as error:
+            reason = error.strerror if isinstance(error, OSError) else None  # without its path
+            raise StateError(
+                f"its state cannot be written in {self.directory} ({reason or error}): make space there, or choose "
+                "another state-dir"
+            ) from None
         for other in directory.glob("*.safetensors"):
             if _is_old(other.stem, tag, keep):
                 other.unlink()

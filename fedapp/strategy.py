@@ -31,6 +31,7 @@ from fedapp.wire import Arrays, Invitation, Update
 
 log = logging.getLogger("flwr")
 SENT_BESIDE = "how many examples and steps it used, its training loss and, if it fails, why"
+MOST_KINDS = 1000  # of warnings that are each said once
 
 
 class FederatedStrategy(Strategy):
@@ -188,24 +189,21 @@ class FederatedStrategy(Strategy):
         """Tell if the compressor is too coarse for a method that feeds its error back."""
         q = self.compressor.typical_variance(self.x.size) if self.compressor else 0.0
         if q > 1:
-            log.warning(
-                "The relative variance q of compressor = %s is %.3g for %d parameters, and %s is "
-                "stable only while it is about 1 or less: choose uniform with 8 bits, or qsgd with "
-                "more levels or with buckets (q = sqrt(bucket)/levels)",
-                type(self.compressor).__name__.lower(),
-                q,
-                self.x.size,
-                self.config.algorithm,
+            self._say_once(
+                f"The relative variance q of compressor = {type(self.compressor).__name__.lower()} is {q:.3g} for "
+                f"{self.x.size} parameters, and {self.config.algorithm} is stable only while it is about 1 or less: "
+                "choose uniform with 8 bits, or qsgd with more levels or with buckets (q = sqrt(bucket)/levels)",
+                kind="variance",
             )
 
     def warn_of_feedback(self, feedback: bool) -> None:
         """Tell that tracking what was sent makes up for a biased compressor already."""
         if feedback and self.compressor and not self.compressor.unbiased:
-            log.warning(
-                "%s tracks what was sent and so makes up for what %s leaves out; with a memory of it "
-                "as well, that counts twice and may diverge if little is sent",
-                self.config.algorithm,
-                type(self.compressor).__name__.lower(),
+            self._say_once(
+                f"{self.config.algorithm} tracks what was sent and so makes up for what "
+                f"{type(self.compressor).__name__.lower()} leaves out; with a memory of it as well, that counts twice "
+                "and may diverge if little is sent",
+                kind="feedback",
             )
 
     # Flower's part.
@@ -291,15 +289,15 @@ class FederatedStrategy(Strategy):
                 )
             self.thin_round(server_round, dict(sorted(failures.items())) | away)
             return None, metrics
-        for update in updates:
-            self._accepted[update.client] = self._tag
-            if update.state_lost:
-                self._say_once(
-                    f"CLIENT STATE IS LOST: client {update.client} (and maybe others) no longer has "
-                    "what it remembered and starts afresh, so drift correction is no longer exact; set "
-                    "state-dir to keep it across restarts",
-                    kind="state lost",
-                )
+        self._accepted |= {update.client: self._tag for update in updates}
+        lost = [update.client for update in updates if update.state_lost]
+        if lost and self.config.on_lost_state == "go-on":
+            self._say_once(
+                f"CLIENT STATE IS LOST: client {lost[0]} (and maybe others) no longer has what it "
+                "remembered and starts afresh, so drift correction is no longer exact; set state-dir to "
+                'keep it across restarts, or on-lost-state = "reset" to start all states afresh together',
+                kind="state lost",
+            )
         if self.buffers.size:
             self.buffers = self.sum(updates, "buffers") / len(updates)
         before, self.lr = self.x, self.config.lr_at(server_round)
@@ -309,8 +307,28 @@ class FederatedStrategy(Strategy):
             raise DivergedError(
                 f"The model is no longer finite after round {server_round}: lower lr or server-lr."
             )
+        if lost and self.config.on_lost_state == "reset":
+            log.warning(
+                "CLIENT STATE IS LOST: client %d (and maybe others) no longer has what it remembered; "
+                "after round %d all states start afresh together, from this model",
+                lost[0],
+                server_round,
+            )
+            self._start_afresh()
         metrics["train_loss"] = sum(u.train_loss for u in updates) / len(updates)
         return self.arrays(), metrics
+
+    def _start_afresh(self) -> None:
+        """Forget all that server and clients remember, but for the model.
+
+        A client whose last accepted update is none begins without state, so from the next round on the server's
+        means are over what the clients really hold. The round that told of the loss is not taken back:
+        states that do not belong together have moved x once, and x may be anywhere when a method begins.
+        """
+        self._accepted, self._undelivered = {}, {}
+        notes = list(self.notes)
+        self.setup()
+        self.notes = notes
 
     # Checkpoints.
 
@@ -427,9 +445,12 @@ class FederatedStrategy(Strategy):
         return len(self._sends) * int(vector)
 
     def _say_once(self, text: str, kind: str) -> None:
-        if kind not in self._said:
-            self._said.add(kind)
-            log.warning(text)
+        if kind in self._said or len(self._said) > MOST_KINDS:
+            return
+        self._said.add(kind)
+        log.warning(text)
+        if len(self._said) > MOST_KINDS:  # reasons that are never the same twice
+            log.warning("There are too many kinds of failures: no more of them are told")
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

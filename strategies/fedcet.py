@@ -37,6 +37,11 @@ class FedCET(FederatedStrategy):
             self.notes.append(
                 f"FedCET uses c = {exchange_gain(config):.6g}, nine tenths of its bound 2/((tau + 3) lr)"
             )
+        if config.on_lost_state == "reset":
+            raise ConfigError(
+                "FedCET's clients cannot do without their states, not even for the round that tells of the loss: set "
+                'on-lost-state = "go-on"; the run then ends where a state is lost.'
+            )
         self.warn_of_variance()
         self.warn_of_feedback(self.config.error_feedback)
         self.min_clients = config.num_clients

@@ -285,7 +285,9 @@ def test_two_processes_on_one_run_are_told_apart(tmp_path: Path) -> None:
 
 def test_states_that_no_checkpoint_asks_for_are_dropped(tmp_path: Path) -> None:
     directory = run(tmp_path, keys_of("scaffold") | {"num-rounds": 30, "clients-per-round": 6})
-    for client in (directory / "client-state" / "run").iterdir():
+    (states,) = (directory / "client-state").iterdir()
+    assert len(list(states.iterdir())) == 6
+    for client in states.iterdir():
         assert len(list(client.iterdir())) <= 4  # of this round, the last, and of two checkpoints
 
 

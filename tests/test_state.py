@@ -1,5 +1,7 @@
 """What clients remember, and which version of it counts."""
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from fedapp import registry
 from fedapp.client import Client
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
-from fedapp.state import ContextStore, DirectoryStore, StateStore
+from fedapp.state import ContextStore, DirectoryStore, StateError, StateStore
 from tests.conftest import RunInline, read_rounds
 
 Make = Callable[[Path], StateStore]
@@ -59,10 +61,10 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     store.save(1, 1, {"g": np.ones(3, np.float32)}, keep=[0])
 
     def full_disk(*_: object) -> None:
-        raise OSError("No space left on device")
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("fedapp.state.save_file", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StateError, match=r"\(No space left on device\): make space there"):
         store.save(1, 2, {"g": np.zeros(3, np.float32)}, keep=[1])
     assert [p.name for p in (tmp_path / "1").iterdir()] == ["1.safetensors"]
 
@@ -75,7 +77,9 @@ def test_a_state_dir_gives_the_same_run(run_inline: RunInline, tmp_path: Path) -
     on_disk = run_inline(**KEYS, state_dir=str(tmp_path / "state"), run_name="named")
     a, b = (load_file(d / "model.safetensors")["x"] for d in (in_memory, on_disk))
     np.testing.assert_array_equal(a, b)
-    assert (tmp_path / "state" / "named").is_dir()
+    identity = json.loads((on_disk / "config.json").read_text())["identity"]
+    assert re.fullmatch("named-[0-9a-f]{8}", identity)
+    assert [place.name for place in (tmp_path / "state").iterdir()] == [identity]
 
 
 class Forgetful(registry.ALGORITHMS["mifam"].client):  # type: ignore[misc]

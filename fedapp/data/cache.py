@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedapp.config import writable_directory
 from fedapp.data.sources import Source, Split, find_source
+from fedapp.errors import ConfigError
 
 log = logging.getLogger("flwr")
 
@@ -65,15 +66,25 @@ def build_once(path: Path, build: Callable[[Path], None]) -> Path:
     """Return a directory that `build` fills, by one process and once; never half of it."""
     if not path.is_dir():
         writable_directory("The cache (environment variable FEDAPP_CACHE)", path.parent)
-        with FileLock(f"{path}.lock"):
-            if not path.is_dir():
-                partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=".partial-"))
-                try:
-                    build(partial)
-                    partial.rename(path)
-                finally:
-                    shutil.rmtree(partial, ignore_errors=True)
+        try:
+            with FileLock(f"{path}.lock"):
+                if not path.is_dir():
+                    _build(path, build)
+        except OSError as error:  # what is read is read elsewhere, and has sentences of its own
+            raise ConfigError(
+                f"The cache (environment variable FEDAPP_CACHE) in {path.parent} cannot be written "
+                f"({error.strerror or error}): make space, or choose another."
+            ) from None
     return path
+
+
+def _build(path: Path, build: Callable[[Path], None]) -> None:
+    partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=".partial-"))
+    try:
+        build(partial)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def mapped(path: Path) -> NDArray[Any]:
