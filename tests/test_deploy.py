@@ -1,6 +1,7 @@
 """A SuperLink and SuperNodes as real processes on loopback: same bits, strangers refused, faults survived."""
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -23,7 +24,7 @@ from tests.test_own_data import write_shards
 pytestmark = pytest.mark.xdist_group("deploy")  # one after the other: they share what they start
 
 NODES = 3
-LATE = 45.0  # seconds that a round may take, far more than it needs
+LATE = 35.0  # seconds that a round may take, far more than it needs
 PATIENCE = 300.0
 
 
@@ -70,6 +71,11 @@ class Started:
 
     def shown(self) -> str:
         return self.path.read_text(errors="replace")
+
+    def stop(self) -> None:
+        """Let `flwr stop` end it."""
+        self.federation.flwr("stop", str(self.federation.last_run()["run-id"]), NAME)
+        assert self.end() == "finished:stopped", self.shown()
 
     def end(self) -> str:
         """Wait for the end; return how it was."""
@@ -119,8 +125,7 @@ def test_flwr_stop_leaves_complete_results(federation: Federation, tmp_path: Pat
         },
     )  # fmt: skip
     wait_for_rounds(tmp_path / "run", 2)
-    federation.flwr("stop", str(federation.last_run()["run-id"]), NAME)
-    assert run.end() == "finished:stopped"
+    run.stop()
     wait_until((tmp_path / "run" / "model.safetensors").is_file, "the model")
     text = (tmp_path / "run" / "rounds.jsonl").read_text()
     assert text.endswith("\n")
@@ -188,7 +193,7 @@ def test_late_and_killed_nodes_cost_their_own_updates_and_nothing_else(
     federation: Federation, run_inline: RunInline, tmp_path: Path
 ) -> None:
     """The model is that of a run in which just those clients failed in just those rounds."""
-    keys = FAULTS | {"num_rounds": 9, "results_dir": str(tmp_path), "run_name": "run"}
+    keys = FAULTS | {"num_rounds": 1000, "results_dir": str(tmp_path), "run_name": "run"}
     run, directory = Started(federation, keys), tmp_path / "run"
     wait_for_rounds(directory, 1)
     signal_group(federation.nodes[0], signal.SIGSTOP)  # it will answer too late
@@ -198,21 +203,22 @@ def test_late_and_killed_nodes_cost_their_own_updates_and_nothing_else(
     kill(federation.nodes[1])  # in the middle of a round
     wait_for_rounds(directory, 4)
     bring_back(federation, 1)
-    assert run.end() == "finished:completed", run.shown()
-    assert "STATE IS LOST" not in run.shown()
+    wait_until(lambda: read_rounds(directory)[-1]["clients"] == NODES, "the killed node is back")
+    run.stop()
+    wait_until((directory / "model.safetensors").is_file, "the model")
     rounds = read_rounds(directory)
     assert [line["clients"] for line in rounds[:4]] == [3, 2, 3, 2]
-    assert rounds[-1]["clients"] == NODES
     assert "Client 0 failed: no answer in time" in run.shown()
+    assert "STATE IS LOST" not in run.shown()
     late, killed = {(2, 0)}, {(line["round"], 1) for line in rounds[3:] if line["clients"] == 2}
-    expected = inline_with_failures(run_inline, keys | {"run_name": "inline"}, late | killed)
-    assert_same_model(directory, expected)
+    inline = keys | {"run_name": "inline", "num_rounds": len(rounds)}
+    assert_same_model(directory, inline_with_failures(run_inline, inline, late | killed))
 
 
 def test_the_server_waits_for_nodes_that_are_gone(
     federation: Federation, run_inline: RunInline, tmp_path: Path
 ) -> None:
-    keys = FAULTS | {"num_rounds": 3, "results_dir": str(tmp_path), "run_name": "run"}
+    keys = FAULTS | {"num_rounds": 2, "results_dir": str(tmp_path), "run_name": "run"}
     run, directory = Started(federation, keys | {"min_clients": NODES}), tmp_path / "run"
     wait_for_rounds(directory, 1)
     for place in range(NODES):
@@ -246,9 +252,9 @@ def server_app_processes(home: Path) -> list[int]:
 def test_a_killed_server_app_goes_on_where_it_was(
     federation: Federation, run_inline: RunInline, tmp_path: Path
 ) -> None:
-    keys = FAULTS | {"num_rounds": 5, "results_dir": str(tmp_path), "run_name": "run"}
+    keys = FAULTS | {"num_rounds": 4, "results_dir": str(tmp_path), "run_name": "run"}
     run, directory = Started(federation, keys), tmp_path / "run"
-    wait_for_rounds(directory, 3)
+    wait_for_rounds(directory, 2)
     (process,) = server_app_processes(federation.home)
     subprocess.run(["kill", "-KILL", str(process)], check=True)
     federation.flwr(
@@ -258,7 +264,7 @@ def test_a_killed_server_app_goes_on_where_it_was(
     assert not (directory / "model.safetensors").exists()
     again = Started(federation, keys | {"resume": True})
     assert again.end() == "finished:completed", again.shown()
-    assert "Going on after round 3." in again.shown()
+    assert re.search(r"Going on after round [1-3]\.", again.shown())
     assert "STATE IS LOST" not in again.shown()
     expected = inline_with_failures(run_inline, keys | {"run_name": "inline"}, set())
     assert_same_model(directory, expected)
@@ -268,7 +274,7 @@ def test_nodes_with_mistakes_and_a_lost_state(tmp_path: Path) -> None:
     """Four nodes without TLS: two with data of their own, one without any, one that knows no place."""
     shards = write_shards(tmp_path)
     keys: dict[str, Value] = {
-        "algorithm": "scaffold", "model": "mlp-10", "num_clients": 3, "clients_per_round": 3, "num_rounds": 5,
+        "algorithm": "scaffold", "model": "mlp-10", "num_clients": 3, "clients_per_round": 3, "num_rounds": 4,
         "results_dir": str(tmp_path), "run_name": "run", "round_timeout": LATE,
     }  # fmt: skip
     home = tmp_path / "home"
@@ -283,7 +289,7 @@ def test_nodes_with_mistakes_and_a_lost_state(tmp_path: Path) -> None:
             federation.start_node(place, config)
         federation.start_node(3, {})
         run = Started(federation, keys)
-        wait_for_rounds(tmp_path / "run", 2)
+        wait_for_rounds(tmp_path / "run", 1)
         signal_group(federation.nodes[2], signal.SIGTERM)
         federation.nodes[2].wait(60)
         federation.start_node(2, places[2])  # it no longer knows what its client remembered
@@ -297,7 +303,7 @@ def test_nodes_with_mistakes_and_a_lost_state(tmp_path: Path) -> None:
     assert "Traceback" not in lost
     assert shown.count("CLIENT STATE IS LOST: client 2") == 1
     rounds = read_rounds(tmp_path / "run")
-    assert len(rounds) == 5
+    assert len(rounds) == 4
     assert all(line["failures"] >= 1 for line in rounds)
     assert rounds[-1]["test_accuracy"] > 0.15
 
