@@ -16,6 +16,7 @@ from fedapp.records import RunDirectory, has_ended
 from fedapp.registry import find_algorithm, keeps_state, make_strategy
 from fedapp.report.tensorboard import TensorBoardLog, writer_type
 from fedapp.rounds import run_rounds
+from fedapp.state import CLIENT_STATE
 
 log = logging.getLogger("flwr")
 app = ServerApp()
@@ -39,12 +40,13 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         writer_type()
     directory = RunDirectory(config)
     board = TensorBoardLog(directory.path) if config.tensorboard else None
-    checkpoints, client_state = Checkpoints(directory.path), directory.path / "client-state"
+    checkpoints, client_state = Checkpoints(directory.path), directory.path / CLIENT_STATE
     lasting = bool(config.checkpoint_every or checkpoints.paths())  # the run may be resumed
     if keeps_state(config) and not config.state_dir:
         if isinstance(grid, InMemoryGrid) or (lasting and not isinstance(grid, HttpGrid)):
             # Flower's simulation carries a node's Context with every message to it and back; and what
             # is in a process's memory is lost with it.
+            client_state.mkdir(exist_ok=True)
             strategy.state_dir = str(client_state)
         elif lasting:
             strategy.notes.append(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedapp.config import writable_directory
 from fedapp.data.sources import Split, find_source
+from fedapp.errors import ConfigError
 
 log = logging.getLogger("flwr")
 
@@ -60,7 +61,12 @@ def build_once(path: Path, build: Callable[[Path], None]) -> Path:
 
 def mapped(path: Path) -> NDArray[Any]:
     """Map an array; copy-on-write, so that torch takes it, and nothing reaches the file."""
-    return np.load(path, mmap_mode="c")  # type: ignore[no-any-return]
+    try:
+        return np.load(path, mmap_mode="c", allow_pickle=False)  # type: ignore[no-any-return]
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error}): remove {path.parent}, and it is made anew."
+        ) from None
 
 
 def load_images(name: str, data_dir: str) -> ImageData:
