@@ -250,7 +250,7 @@ def unpack_invitation(content: RecordDict) -> Invitation:
     head: dict[str, Any] = dict(record)
     if not _is_name(head.get("run")) or not isinstance(head.get("state-dir"), str):
         raise WireError("its run is no name, or its state-dir no text")
-    whole = (head.get("round"), head.get("tag"), *(_column(head, name) for name in LISTS))
+    whole = ([head.get("round"), head.get("tag")], *(_column(head, name) for name in LISTS))
     if not all(_are_whole(numbers) for numbers in whole):
         raise WireError("a round, tag or client in it is no whole number")
     records = content.array_records
@@ -284,8 +284,7 @@ def _column(head: dict[str, Any], name: str) -> Any:
 
 
 def _are_whole(numbers: Any) -> bool:
-    listed = numbers if isinstance(numbers, list) else [numbers]
-    return all(type(number) is int and number >= 0 for number in listed)
+    return isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
 
 
 def _is_name(run: Any) -> bool:

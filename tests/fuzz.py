@@ -14,10 +14,11 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import atheris
 import numpy as np
-from flwr.app import Array, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.supercore.task_identity import TaskIdentity
@@ -77,7 +78,11 @@ def answer(content: RecordDict) -> Message:
     return Message(content, reply_to=Message(RecordDict(), 7, "train"))
 
 
-# The targets: each takes bytes. Each has seeds: bytes as honest nodes and servers send them.
+# The targets: each takes bytes. Each has seeds: bytes as honest nodes and servers send them, and of every kind of
+# value that Flower can carry, which chance would hardly come upon.
+
+VALUES = [True, 3, -1, 0.5, float("nan"), "../..", b"text"]
+ODD: list[Any] = [*VALUES, *([value] for value in VALUES), [2, 2, 99, -1], [True, False]]
 
 
 def reply(data: bytes) -> None:
@@ -105,6 +110,12 @@ def reply_seeds() -> Iterator[bytes]:
         yield sent(alone)
     wire.add_failures(whole, {1: "ill"})
     yield sent(whole)
+    for odd in ODD:
+        yield sent(RecordDict({"failures": ConfigRecord({"0": odd})}))
+    for numbers in ([1, 2], [0.5], 2**63, -1, float("inf")):
+        metrics = MetricRecord(dict.fromkeys(("num-examples", "steps", "train-loss"), numbers))
+        plain = wire.record_of({"u": vector(), "buffers": NOTHING})
+        yield sent(RecordDict({"client.0": plain, "metrics.0": metrics}))
 
 
 def array(data: bytes) -> None:
@@ -161,9 +172,10 @@ def hosting(data: bytes) -> None:
 
 
 def hosting_seeds() -> Iterator[bytes]:
-    """Yield a claim, and an error."""
-    for record in (ConfigRecord({"clients": [0, 3, 6]}), ConfigRecord({"error": "no config"})):
-        yield sent(RecordDict({"hosting": record}))
+    """Yield claims and errors."""
+    for said in ([0, 3, 6], *ODD):
+        yield sent(RecordDict({"hosting": ConfigRecord({"clients": said})}))
+        yield sent(RecordDict({"hosting": ConfigRecord({"error": said})}))
 
 
 def invitation(data: bytes) -> None:
@@ -182,12 +194,18 @@ def invitation(data: bytes) -> None:
 
 
 def invitation_seeds() -> Iterator[bytes]:
-    """Yield an invitation with everything in it."""
+    """Yield an invitation with everything in it, and with each thing in it of another kind."""
     shared = wire.record_of({"x": vector(), "buffers": NOTHING})
     own = {9: {"D": np.ones(3, np.float32)}}
     full = Invitation(3, 12, "run", "/state", {2: 8, 9: 0}, {}, own, {2: [1, 4]})
     for some in (full, Invitation(1, 4, "run", "", {0: 0}, {})):
         yield sent(wire.pack_invitation(some, shared))
+    content = wire.pack_invitation(full, shared)
+    head = content.config_records["round"]
+    for name in head:
+        for odd in ODD:
+            changed = ConfigRecord({**head, name: odd})
+            yield sent(RecordDict({"round": changed, "shared": shared, "own": content["own"]}))
 
 
 TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], Iterator[bytes]]]] = {
