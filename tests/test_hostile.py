@@ -71,7 +71,7 @@ class Round:
             updates.extend(given)
             aggregate(given)
 
-        strategy.aggregate = watched  # type: ignore[method-assign]
+        vars(strategy)["aggregate"] = watched
         arrays, metrics = strategy.aggregate_train(2, replies)
         assert arrays is not None
         return Outcome({u.client: u for u in updates}, strategy.saved(), dict(metrics))
@@ -86,7 +86,7 @@ class Outcome:
     metrics: dict[str, Any]
 
 
-def play(nodes: int = NODES, **keys: Value) -> Round:
+def play(keys: dict[str, Value], nodes: int = NODES) -> Round:
     """Play a round, and ask for the next."""
     config = parse_run_config(kebab(KEYS | keys))
     grid = InlineGrid(client_app.app, config.flat(), nodes)
@@ -135,7 +135,7 @@ def quiet() -> Iterator[None]:
 
 @cache
 def played(case: str) -> Round:
-    return play(**CASES[case])
+    return play(CASES[case])
 
 
 @cache
@@ -333,9 +333,10 @@ def of_another_type(a: Attack) -> None:
 
 def reorder(a: Attack) -> None:
     content = a.reply().content
-    for record in (content, *content.array_records.values()):
+    records: list[Any] = [content, *content.array_records.values()]
+    for record in records:
         for name in a.data.draw(st.permutations(list(record))):
-            record[name] = record.pop(name)  # type: ignore[index]
+            record[name] = record.pop(name)
 
 
 def foreign_records(a: Attack) -> None:
@@ -355,8 +356,9 @@ def say_odd_things(a: Attack) -> None:
 
 def lie_about_arrays(a: Attack) -> None:
     record, name, _ = a.array()
-    lie = a.pick([("object", (1,), "pickle"), ("float64", (2**62,) * 9, ""), ("\x1b", (-1,), "x")])
-    record[name] = Array(*lie, record[name].data)
+    lies = [("object", (1,), "pickle"), ("float64", (2**62,) * 9, ""), ("\x1b", (-1,), "x")]
+    dtype, shape, stype = a.pick(lies)
+    record[name] = Array(dtype, shape, stype, record[name].data)
 
 
 def a_second_answer(a: Attack) -> None:
@@ -498,12 +500,12 @@ def test_one_client_s_numbers_do_not_end_a_run_but_all_clients_do(value: float) 
 
 @pytest.mark.parametrize("value", [1e38, math.nan])
 def test_one_node_of_several_cannot_say_that_the_run_diverged(value: float) -> None:
-    round_ = play(clients_per_round=1)
+    round_ = play({"clients_per_round": 1})
     strategy = copy.deepcopy(round_.strategy)
     arrays, metrics = strategy.aggregate_train(2, spoil(round_, set(range(CLIENTS)), value))
     assert arrays is None, "the round is repeated with others"
     assert (metrics["clients"], metrics["failures"]) == (0, 1)
-    alone = play(nodes=1, clients_per_round=1)
+    alone = play({"clients_per_round": 1}, nodes=1)
     with pytest.raises(DivergedError, match="lower lr"):
         alone.use(spoil(alone, set(range(CLIENTS)), value))
 
@@ -521,7 +523,7 @@ def test_what_is_accepted_can_be_squared_and_added_up(dtype: type[Any]) -> None:
 
 
 def test_means_by_examples_do_not_overflow_whatever_clients_claim() -> None:
-    strategy = play(**CASES["examples"], max_examples=0).strategy
+    strategy = play(CASES["examples"] | {"max_examples": 0}).strategy
 
     def mean(*claims: tuple[int, float]) -> Any:
         vectors = [{"u": np.array([value, -value], np.float32)} for _, value in claims]
@@ -553,7 +555,7 @@ RESNET: dict[str, Value] = {
 
 @cache
 def resnet(**keys: Value) -> Round:
-    return play(nodes=1, **RESNET, **keys)
+    return play(RESNET | keys, nodes=1)
 
 
 def with_buffers(round_: Round, change: Callable[[Any], Any]) -> list[Message]:

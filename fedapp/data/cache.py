@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from filelock import FileLock
+from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from fedapp.config import writable_directory
@@ -62,8 +63,8 @@ def build_once(path: Path, build: Callable[[Path], None]) -> Path:
 def mapped(path: Path) -> NDArray[Any]:
     """Map an array; copy-on-write, so that torch takes it, and nothing reaches the file."""
     try:
-        return np.load(path, mmap_mode="c", allow_pickle=False)  # type: ignore[no-any-return]
-    except (OSError, ValueError, EOFError) as error:
+        return open_memmap(path, mode="c")  # not np.load, which knows other formats, too
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path} cannot be read ({error}): remove {path.parent}, and it is made anew."
         ) from None
