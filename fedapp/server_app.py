@@ -10,6 +10,7 @@ from flwr.superlink.grid import HttpGrid, InMemoryGrid
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import RunConfig, parse_run_config, writable_directory
 from fedapp.console import RunConsole
+from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import DivergedError, log_as_one_sentence
 from fedapp.models import make_problem
 from fedapp.records import RunDirectory, has_ended
@@ -32,6 +33,8 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, config: RunConfig) -> RunDirectory:
     """Run one experiment on a grid; what it has is saved however it ends."""
     find_algorithm(config)  # an unknown one is told before data are loaded
+    if isinstance(grid, HttpGrid):
+        pull_one_by_one(grid)
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     if config.state_dir and not isinstance(grid, HttpGrid):  # then the nodes are on this machine
