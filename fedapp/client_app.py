@@ -2,6 +2,7 @@
 
 import logging
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -15,7 +16,7 @@ from fedapp.hosting import hosted_clients
 from fedapp.models import make_problem
 from fedapp.models.problem import Problem
 from fedapp.registry import Algorithm, find_algorithm, find_compressor, keeps_state
-from fedapp.state import ContextStore, DirectoryStore, StateError, StateStore
+from fedapp.state import CLIENT_STATE, ContextStore, DirectoryStore, StateError, StateStore
 from fedapp.strategy import SENT_BESIDE
 from fedapp.wire import Invitation, Update
 
@@ -95,9 +96,12 @@ def _shard(context: Context, hosted: range, invitation: Invitation) -> Shard | N
 
 
 def _store(config: RunConfig, context: Context, invitation: Invitation) -> StateStore:
-    directory = config.state_dir or invitation.state_dir
-    if directory:
-        return DirectoryStore(writable_directory("state-dir", directory) / invitation.run)
+    if config.state_dir:
+        return DirectoryStore(writable_directory("state-dir", config.state_dir) / invitation.run)
+    # A simulation's server makes a directory for its nodes. One elsewhere cannot: a node makes none for it.
+    offered = Path(invitation.state_dir)
+    if offered.name == CLIENT_STATE and offered.is_absolute() and offered.is_dir():
+        return DirectoryStore(offered / invitation.run)
     return ContextStore(context.state)
 
 

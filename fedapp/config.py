@@ -288,6 +288,7 @@ class RunConfig(_Table):
         "mean", description="of the updates, number by number"
     )
     trim: float = Field(0.1, ge=0, lt=0.5, description="share left out at each end (trimmed-mean)")
+    max_examples: int = Field(0, ge=0, description="that a client may claim; 0: no limit")
     max_update_norm: float = Field(0.0, ge=0, description="of a vector that is sent; 0: no limit")
     too_long: Literal["reject", "clip"] = Field(
         "reject", description="what becomes of an update above max-update-norm"

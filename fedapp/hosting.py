@@ -62,11 +62,17 @@ class Hosting:
         for client, node in before.items():  # a client stays with its node while that is there
             if node in nodes:
                 self.node_of[client] = node
-        for node in sorted(nodes & set(self._met)):
-            for client in self._met[node]:
-                if self.node_of.setdefault(client, node) != node and client not in self._twice:
-                    self._twice.add(client)
-                    log.warning("Client %d is hosted by two nodes; one of them is left out", client)
+        # The node with the shorter list comes first: one that claims every client takes none from others.
+        for node in sorted(nodes & set(self._met), key=lambda node: (len(self._met[node]), node)):
+            taken = [c for c in self._met[node] if self.node_of.setdefault(c, node) != node]
+            if taken and node not in self._twice:
+                self._twice.add(node)
+                log.warning(
+                    "Node %d claims %d clients that other nodes host, such as client %d: they stay with those",
+                    node,
+                    len(taken),
+                    taken[0],
+                )
         self.clients = sorted(self.node_of)
 
     def _ask(self, grid: Grid, nodes: list[int]) -> None:
@@ -89,12 +95,15 @@ class Hosting:
             raise WireError("no answer in time")
         if reply.has_error():
             raise WireError(wire.reason_of(reply))
-        record = reply.content.get("hosting")
+        record = reply.content.get("hosting") if reply.has_content() else None
         clients = record.get("clients") if isinstance(record, ConfigRecord) else None
         if not isinstance(clients, list):
             said = record.get("error") if isinstance(record, ConfigRecord) else None
-            raise WireError(str(said or "it does not say which")[:300])
-        return [c for c in clients if isinstance(c, int) and 0 <= c < self.num_clients]
+            raise WireError(
+                wire.printable(said if isinstance(said, str) else "it does not say which")
+            )
+        sound = (c for c in clients if type(c) is int and 0 <= c < self.num_clients)
+        return list(dict.fromkeys(sound))
 
     def wait_for_all(self, grid: Grid, limit: float) -> None:
         """Give every node a minute to connect, or `limit` seconds if that is less; go on without the others."""

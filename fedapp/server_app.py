@@ -10,12 +10,14 @@ from flwr.superlink.grid import HttpGrid, InMemoryGrid
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import RunConfig, parse_run_config, writable_directory
 from fedapp.console import RunConsole
+from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import DivergedError, log_as_one_sentence
 from fedapp.models import make_problem
 from fedapp.records import RunDirectory, has_ended
 from fedapp.registry import find_algorithm, keeps_state, make_strategy
 from fedapp.report.tensorboard import TensorBoardLog, writer_type
 from fedapp.rounds import run_rounds
+from fedapp.state import CLIENT_STATE
 
 log = logging.getLogger("flwr")
 app = ServerApp()
@@ -31,6 +33,8 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, config: RunConfig) -> RunDirectory:
     """Run one experiment on a grid; what it has is saved however it ends."""
     find_algorithm(config)  # an unknown one is told before data are loaded
+    if isinstance(grid, HttpGrid):
+        pull_one_by_one(grid)
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     strategy.facts = problem.facts
@@ -43,12 +47,13 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         writer_type()
     directory = RunDirectory(config)
     board = TensorBoardLog(directory.path) if config.tensorboard else None
-    checkpoints, client_state = Checkpoints(directory.path), directory.path / "client-state"
+    checkpoints, client_state = Checkpoints(directory.path), directory.path / CLIENT_STATE
     lasting = bool(config.checkpoint_every or checkpoints.paths())  # the run may be resumed
     if keeps_state(config) and not config.state_dir:
         if isinstance(grid, InMemoryGrid) or (lasting and not deployed):
             # Flower's simulation carries a node's Context with every message to it and back; and what
             # is in a process's memory is lost with it.
+            client_state.mkdir(exist_ok=True)
             strategy.state_dir = str(client_state)
         elif lasting:
             strategy.notes.append(

@@ -21,6 +21,7 @@ from fedapp import wire
 
 log = logging.getLogger("flwr")
 Arrays = dict[str, NDArray[Any]]
+CLIENT_STATE = "client-state"  # in a run's directory, if nodes and server share a disk
 
 
 class StateError(RuntimeError):

@@ -6,6 +6,7 @@ An algorithm implements `aggregate`, and where it needs to `setup`, `broadcast` 
 import logging
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.app.metadata import Metadata
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -31,7 +33,7 @@ from fedapp.wire import Arrays, Invitation, Update
 
 log = logging.getLogger("flwr")
 SENT_BESIDE = "how many examples and steps it used, its training loss and, if it fails, why"
-MOST_KINDS = 1000  # of warnings that are each said once
+MOST_TOLD = 3  # different reasons of one client's failures that are logged
 
 
 class FederatedStrategy(Strategy):
@@ -71,7 +73,9 @@ class FederatedStrategy(Strategy):
         self._undelivered: dict[int, Arrays] = {}  # tag -> what its clients still have to receive
         self._checkpoints: list[dict[int, int]] = []  # _accepted at those that are kept
         self._downlink_bytes = 0
-        self._said: set[str] = set()
+        self._said: set[str] = set()  # reasons of failures that were logged
+        self._told = Counter[int]()  # client -> how many of them
+        self._warned: set[str] = set()  # kinds of warnings that were logged
         self._demand_what_can_be_robust()
         self.setup()
 
@@ -120,10 +124,11 @@ class FederatedStrategy(Strategy):
             return self._robust_mean(np.stack([update[name] for update in updates]))
         if self.config.weighting == "uniform":
             return self.sum(updates, name) / len(updates)
-        total = np.zeros_like(updates[0][name])
-        for update in updates:
-            total += np.float32(update.num_examples) * update[name]
-        return total / sum(update.num_examples for update in updates)
+        examples = sum(update.num_examples for update in updates)
+        mean = np.zeros_like(updates[0][name])
+        for update in updates:  # shares of at most 1: nothing can overflow
+            mean += mean.dtype.type(update.num_examples / examples) * update[name]
+        return mean
 
     def _robust_mean(self, vectors: NDArray[Any]) -> NDArray[Any]:
         if self.config.aggregation == "median":
@@ -189,21 +194,21 @@ class FederatedStrategy(Strategy):
         """Tell if the compressor is too coarse for a method that feeds its error back."""
         q = self.compressor.typical_variance(self.x.size) if self.compressor else 0.0
         if q > 1:
-            self._say_once(
+            self._warn_once(
+                "variance",
                 f"The relative variance q of compressor = {type(self.compressor).__name__.lower()} is {q:.3g} for "
                 f"{self.x.size} parameters, and {self.config.algorithm} is stable only while it is about 1 or less: "
                 "choose uniform with 8 bits, or qsgd with more levels or with buckets (q = sqrt(bucket)/levels)",
-                kind="variance",
             )
 
     def warn_of_feedback(self, feedback: bool) -> None:
         """Tell that tracking what was sent makes up for a biased compressor already."""
         if feedback and self.compressor and not self.compressor.unbiased:
-            self._say_once(
+            self._warn_once(
+                "feedback",
                 f"{self.config.algorithm} tracks what was sent and so makes up for what "
                 f"{type(self.compressor).__name__.lower()} leaves out; with a memory of it as well, that counts twice "
                 "and may diverge if little is sent",
-                kind="feedback",
             )
 
     # Flower's part.
@@ -255,7 +260,7 @@ class FederatedStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord]:
         """Check the replies and apply the updates, if there are at least `min-clients`."""
-        answers = {message.metadata.reply_to_message_id: message for message in replies}
+        answers = self._answers(replies)
         updates: list[Update] = []
         failures: dict[int, str] = {}
         uplink_bytes = 0
@@ -269,8 +274,7 @@ class FederatedStrategy(Strategy):
             uplink_bytes += reply.uplink_bytes
         bounded = (self._bounded(update, failures) for update in updates)
         updates = sorted((u for u in bounded if u), key=lambda update: update.client)
-        for client, reason in sorted(failures.items()):
-            self._say_once(f"Client {client} failed: {reason}", kind=reason)
+        self._tell_why(failures)
         metrics = MetricRecord(
             {
                 "clients": len(updates),
@@ -283,7 +287,7 @@ class FederatedStrategy(Strategy):
         if len(updates) < self.min_clients:
             absent = set(range(self.config.num_clients)) - set(self.hosting.clients)
             away = dict.fromkeys(sorted(absent), "no node hosts it")
-            if failures and not updates and all("not finite" in r for r in failures.values()):
+            if not updates and self._all_diverged(failures):
                 raise DivergedError(
                     f"No client's update is finite any more in round {server_round}: lower lr."
                 )
@@ -292,14 +296,14 @@ class FederatedStrategy(Strategy):
         self._accepted |= {update.client: self._tag for update in updates}
         lost = [update.client for update in updates if update.state_lost]
         if lost and self.config.on_lost_state == "go-on":
-            self._say_once(
+            self._warn_once(
+                "lost state",
                 f"CLIENT STATE IS LOST: client {lost[0]} (and maybe others) no longer has what it "
                 "remembered and starts afresh, so drift correction is no longer exact; set state-dir to "
                 'keep it across restarts, or on-lost-state = "reset" to start all states afresh together',
-                kind="state lost",
             )
         if self.buffers.size:
-            self.buffers = self.sum(updates, "buffers") / len(updates)
+            self.buffers = self._mean_buffers(updates)
         before, self.lr = self.x, self.config.lr_at(server_round)
         self.aggregate(updates)
         if not wire.is_finite(self.x):
@@ -315,7 +319,7 @@ class FederatedStrategy(Strategy):
                 server_round,
             )
             self._start_afresh()
-        metrics["train_loss"] = sum(u.train_loss for u in updates) / len(updates)
+        metrics["train_loss"] = sum(u.train_loss / len(updates) for u in updates)
         return self.arrays(), metrics
 
     def _start_afresh(self) -> None:
@@ -329,6 +333,56 @@ class FederatedStrategy(Strategy):
         notes = list(self.notes)
         self.setup()
         self.notes = notes
+
+    def _answers(self, replies: Iterable[Message]) -> dict[str, Message]:
+        """Return the first answer to each message that its own node gave; or Flower's word that there is none."""
+        asked = {sent.message_id: sent for sent, _ in self._sent}
+        answers: dict[str, Message] = {}
+        for message in replies:
+            told = message.metadata
+            sent = asked.get(told.reply_to_message_id)
+            if sent is None:
+                continue
+            flowers = message.has_error() and told.src_node_id == SUPERLINK_NODE_ID
+            nodes = (told.src_node_id, told.message_type) == (sent.dst_node_id, sent.message_type)
+            if flowers or nodes:
+                answers.setdefault(sent.message_id, message)
+        return answers
+
+    def _mean_buffers(self, updates: Sequence[Update]) -> NDArray[Any]:
+        """Return the mean of the model's statistics, which counts each client alike.
+
+        They have no length that a limit could be set to, so where updates have one, their median is taken.
+        """
+        if self.config.aggregation == "mean" and not self.config.max_update_norm:
+            return np.asarray(self.sum(updates, "buffers") / len(updates))
+        vectors = np.stack([update["buffers"] for update in updates])
+        if self.config.aggregation == "mean":
+            return np.asarray(np.median(vectors, axis=0), vectors.dtype)
+        return self._robust_mean(vectors)
+
+    def _all_diverged(self, failures: Mapping[int, str]) -> bool:
+        """Tell whether every update is lost to numbers out of bounds; of several nodes, one's word is not enough."""
+        nodes = set(self.hosting.node_of.values())
+        return (
+            bool(failures)
+            and all("finite" in reason for reason in failures.values())
+            and (len(self._sent) > 1 or len(nodes) == 1)
+        )
+
+    def _warn_once(self, kind: str, text: str) -> None:
+        """Say something of the server's own once."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            log.warning(text)
+
+    def _tell_why(self, failures: Mapping[int, str]) -> None:
+        """Log each reason once, and of one client not any number."""
+        for client, reason in sorted(failures.items()):
+            if reason not in self._said and self._told[client] < MOST_TOLD:
+                self._said.add(reason)
+                self._told[client] += 1
+                log.warning("Client %d failed: %s", client, reason)
 
     # Checkpoints.
 
@@ -370,6 +424,13 @@ class FederatedStrategy(Strategy):
 
     def _bounded(self, update: Update, failures: dict[int, str]) -> Update | None:
         """Return an update whose vectors are no longer than `max-update-norm`; None if it is refused."""
+        most = self.config.max_examples
+        if most and update.num_examples > most:
+            failures[update.client] = f"it claims more examples than max-examples = {most}"
+            return None
+        if any((update["buffers"][a:b] < 0).any() for a, b in self.layout.variances):
+            failures[update.client] = "a variance among its buffers is negative"
+            return None
         if not (limit := self.config.max_update_norm):
             return update
         arrays = dict(update.arrays)
@@ -443,14 +504,6 @@ class FederatedStrategy(Strategy):
         count, codec = sum(self.sent_tensors(client)), self._codec_of(client)
         vector = codec.nominal_bits(count) if codec else 8 * self.x.itemsize * count
         return len(self._sends) * int(vector)
-
-    def _say_once(self, text: str, kind: str) -> None:
-        if kind in self._said or len(self._said) > MOST_KINDS:
-            return
-        self._said.add(kind)
-        log.warning(text)
-        if len(self._said) > MOST_KINDS:  # reasons that are never the same twice
-            log.warning("There are too many kinds of failures: no more of them are told")
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -21,6 +21,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,9 @@ from fedapp.data import ImageFacts
 Arrays = dict[str, NDArray[Any]]
 Shape = tuple[int, ...]
 MAX_HEADER = 1024  # bytes of an .npy header
+LONGEST_TEXT = 300  # of what a node says
+# The lists of whole numbers in an invitation
+LISTS = ("clients", "accepted", "kept-clients", "kept-tags", "own-clients", "own-arrays")
 
 
 class WireError(ValueError):
@@ -157,12 +161,13 @@ def _checked(record: ArrayRecord, spec: Spec) -> Arrays:
         try:
             if isinstance(expected, Compressed):
                 arrays[name] = _decompressed(record[name], expected)
-                continue
-            arrays[name] = decode(record[name], expected)
+            else:
+                arrays[name] = decode(record[name], expected)
         except WireError as error:
             raise WireError(f"of '{name}': {error}") from None
-        if not is_finite(arrays[name]):
-            raise WireError(f"'{name}' holds numbers that are not finite")
+        if not is_moderate(arrays[name]):
+            wrong = "so large that sums would not be" if is_finite(arrays[name]) else "not"
+            raise WireError(f"'{name}' holds numbers that are {wrong} finite")
     return arrays
 
 
@@ -183,10 +188,26 @@ def is_finite(vector: NDArray[Any]) -> bool:
         return bool(np.isfinite(np.dot(vector, vector)) or np.isfinite(vector).all())
 
 
+def is_moderate(vector: NDArray[Any]) -> bool:
+    """Tell whether squares and sums over clients of a vector stay finite; it may be so long, and no longer.
+
+    Of float32 that is a Euclidean norm of 1e18, where a hostile client's would spoil the honest ones' sum.
+    """
+    with np.errstate(all="ignore"):
+        return bool(np.dot(vector, vector) < np.finfo(vector.dtype).max / 256)
+
+
+def printable(text: str) -> str:
+    """Return what a node says as one short line that a terminal can be shown."""
+    shown = "".join(c if c.isprintable() else " " for c in text[: LONGEST_TEXT + 1])
+    return shown if len(text) <= LONGEST_TEXT else f"{shown[: LONGEST_TEXT - 1]}…"
+
+
 def reason_of(message: Message) -> str:
     """Return why a message is an error: the last line that it gives."""
-    lines = (message.error.reason or "").strip().splitlines()
-    return lines[-1] if lines else f"Flower reported error {message.error.code}"
+    end = (message.error.reason or "")[-10 * LONGEST_TEXT :]
+    lines = end.strip().splitlines()
+    return printable(lines[-1]) if lines else f"Flower reported error {message.error.code}"
 
 
 def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
@@ -227,23 +248,37 @@ def own_nbytes(content: RecordDict) -> int:
 
 
 def unpack_invitation(content: RecordDict) -> Invitation:
-    """Read a node's message."""
-    head: dict[str, Any] = dict(content.config_records["round"])
+    """Read a node's message; what of it becomes a path on the node's disk is what it should be."""
+    record, shared = content.get("round"), content.get("shared")
+    if not isinstance(record, ConfigRecord) or not isinstance(shared, ArrayRecord):
+        raise WireError("it is no invitation")
+    head: dict[str, Any] = dict(record)
+    if not _is_name(head.get("run")) or not isinstance(head.get("state-dir"), str):
+        raise WireError("its run is no name, or its state-dir no text")
+    whole = ([head.get("round"), head.get("tag")], *(_column(head, name) for name in LISTS))
+    if not all(_are_whole(numbers) for numbers in whole):
+        raise WireError("a round, tag or client in it is no whole number")
     records = content.array_records
     arrays = arrays_of(records["own"]) if "own" in records else {}
     own: dict[int, Arrays] = {}
-    for client, name, place in _owned(head):
-        own.setdefault(client, {})[name] = arrays[str(place)]
     kept: dict[int, list[int]] = {}
-    for client, tag in zip(head.get("kept-clients", []), head.get("kept-tags", []), strict=True):
-        kept.setdefault(client, []).append(tag)
+    try:
+        for client, name, place in _owned(head):
+            own.setdefault(client, {})[str(name)] = arrays[str(place)]
+        for client, tag in zip(
+            _column(head, "kept-clients"), _column(head, "kept-tags"), strict=True
+        ):
+            kept.setdefault(client, []).append(tag)
+        accepted = dict(zip(head["clients"], head["accepted"], strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"its lists do not fit together: {error}") from None
     return Invitation(
         round=head["round"],
         tag=head["tag"],
         run=head["run"],
         state_dir=head["state-dir"],
-        accepted=dict(zip(head["clients"], head["accepted"], strict=True)),
-        shared=arrays_of(records["shared"]),
+        accepted=accepted,
+        shared=arrays_of(shared),
         own=own,
         kept=kept,
         facts=_facts(head),
@@ -253,13 +288,39 @@ def unpack_invitation(content: RecordDict) -> Invitation:
 def _facts(head: dict[str, Any]) -> ImageFacts | None:
     if "image-shape" not in head:
         return None
-    channels, height, width = head["image-shape"]
-    mean, std = tuple(head["pixel-mean"]), tuple(head["pixel-std"])
-    return ImageFacts((channels, height, width), head["num-classes"], mean, std)
+    keys = ("image-shape", "num-classes", "pixel-mean", "pixel-std")
+    shape, classes, mean, std = (_column(head, key) for key in keys)
+    sound = isinstance(shape, list) and len(shape) == 3 and _are_whole([*shape, classes])
+    if not sound or not all(_are_numbers(numbers, shape[0]) for numbers in (mean, std)):
+        raise WireError("what it says of the images makes no sense")
+    return ImageFacts(tuple(shape), classes, tuple(mean), tuple(std))
+
+
+def _are_numbers(numbers: Any, count: int) -> bool:
+    return (
+        isinstance(numbers, list)
+        and len(numbers) == count
+        and all(isinstance(n, float) and math.isfinite(n) for n in numbers)
+    )
+
+
+def _column(head: dict[str, Any], name: str) -> Any:
+    return head.get(name, [])
+
+
+def _are_whole(numbers: Any) -> bool:
+    return isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
+
+
+def _is_name(run: Any) -> bool:
+    """Tell whether a text names a directory within another, on any system."""
+    if not isinstance(run, str) or run in ("", ".", "..") or not run.isprintable():
+        return False
+    return PureWindowsPath(run).name == run
 
 
 def _owned(head: dict[str, Any]) -> Iterable[tuple[int, str, int]]:
-    columns = (head.get(name, []) for name in ("own-clients", "own-names", "own-arrays"))
+    columns = (_column(head, name) for name in ("own-clients", "own-names", "own-arrays"))
     return zip(*columns, strict=True)
 
 
@@ -327,13 +388,16 @@ def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
     if message.has_error():
         reply.failures = dict.fromkeys(invited, reason_of(message))
         return reply
-    content = message.content
+    content = message.content if message.has_content() else RecordDict()
     told = content.get("failures")
     reasons = told if isinstance(told, ConfigRecord) else ConfigRecord()
     for client, spec in invited.items():
         record, metrics = content.get(f"client.{client}"), content.get(f"metrics.{client}")
         if not isinstance(record, ArrayRecord):
-            reply.failures[client] = str(reasons.get(str(client), "it sent nothing"))[:300]
+            reason = reasons.get(str(client))
+            reply.failures[client] = printable(
+                reason if isinstance(reason, str) else "it sent nothing"
+            )
             continue
         reply.uplink_bytes += nbytes(record)
         try:
@@ -341,7 +405,7 @@ def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
                 raise WireError("it does not say what it did")
             reply.updates.append(_update(client, _checked(record, spec), metrics))
         except WireError as error:
-            reply.failures[client] = str(error)
+            reply.failures[client] = printable(str(error))
     return reply
 
 

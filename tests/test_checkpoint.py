@@ -177,7 +177,17 @@ def test_all_that_changes_is_saved(name: str) -> None:
     new.restore(used.saved())
     left = {n for n in changed if not _equal(vars(used)[n], vars(new)[n])}
     # Of the attempt under way, and of the nodes; or set anew each round.
-    assert left <= {"hosting", "lr", "group", "_tag", "_sent", "_specs", "_downlink_bytes", "_said"}
+    assert left <= {
+        "hosting",
+        "lr",
+        "group",
+        "_tag",
+        "_sent",
+        "_specs",
+        "_downlink_bytes",
+        "_said",
+        "_told",
+    }
     assert "x" in changed
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from filelock import FileLock
+from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from fedapp.config import writable_directory
@@ -89,7 +90,12 @@ def _build(path: Path, build: Callable[[Path], None]) -> None:
 
 def mapped(path: Path) -> NDArray[Any]:
     """Map an array; copy-on-write, so that torch takes it, and nothing reaches the file."""
-    return np.load(path, mmap_mode="c")  # type: ignore[no-any-return]
+    try:
+        return open_memmap(path, mode="c")  # not np.load, which knows other formats, too
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error}): remove {path.parent}, and it is made anew."
+        ) from None
 
 
 def load_images(name: str, data_dir: str) -> ImageData:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedapp.models.networks import Network
+from fedapp.models.networks import Network, statistics
 
 
 class FlatModel:
@@ -41,13 +41,7 @@ class FlatModel:
         self.vector = vector
 
     def _flatten_buffers(self, like: Tensor) -> Tensor:
-        # Counters such as BatchNorm's num_batches_tracked are not statistics: they stay behind.
-        owners: list[tuple[dict[str, Any], str]] = [
-            (module._buffers, name)
-            for module in self.module.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None and buffer.is_floating_point()
-        ]
+        owners = statistics(self.module)
         tensors = [buffers[name] for buffers, name in owners]
         flat = torch.cat([like.new_empty(0), *(t.reshape(-1) for t in tensors)])
         pieces = flat.split([t.numel() for t in tensors])

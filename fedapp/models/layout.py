@@ -17,6 +17,9 @@ class Layout:
     layers: tuple[int, ...]  # without the head's; a layer's weight and bias are one piece
     head: int = 0
     model: str = ""
+    variances: tuple[
+        tuple[int, int], ...
+    ] = ()  # where in the buffers, which are no part of the vector
 
     @property
     def size(self) -> int:

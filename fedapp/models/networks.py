@@ -1,6 +1,7 @@
 """The networks. Each is a sequence of blocks, whose output is the representation, and a head."""
 
 import re
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -213,7 +214,32 @@ def layout_of(network: Network, model: str) -> Layout:
                 layers.append(own)
             elif own:
                 layers[-1] += own
-    return Layout(tuple(p.numel() for p in network.parameters()), tuple(layers), head, model)
+    tensors = tuple(p.numel() for p in network.parameters())
+    return Layout(tensors, tuple(layers), head, model, _variances(network))
+
+
+def statistics(module: nn.Module) -> list[tuple[dict[str, Any], str]]:
+    """Return the buffers that travel, in order, as their owners' dict and name.
+
+    Counters such as BatchNorm's num_batches_tracked are not statistics: they stay behind.
+    """
+    return [
+        (owner._buffers, name)
+        for owner in module.modules()
+        for name, buffer in owner._buffers.items()
+        if buffer is not None and buffer.is_floating_point()
+    ]
+
+
+def _variances(network: Network) -> tuple[tuple[int, int], ...]:
+    """Return where in the vector of all statistics the variances are."""
+    places, start = [], 0
+    for buffers, name in statistics(network):
+        end = start + buffers[name].numel()
+        if name == "running_var":
+            places.append((start, end))
+        start = end
+    return tuple(places)
 
 
 def make_network(

@@ -1,0 +1,52 @@
+"""Answers from a SuperLink, pulled one by one.
+
+Flower's HttpGrid puts an answer together from objects that the node made. One that cannot be put together raises, and
+takes all the others with it: a node could end a run so. And whom an answer says it answers is the node's word; the
+message that it was asked for with is not.
+"""
+
+import time
+from collections.abc import Iterable
+
+import httpx
+from flwr.app import Error, Message, Metadata
+from flwr.app.message import make_message
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.superlink.grid import HttpGrid
+
+
+def pull_one_by_one(grid: HttpGrid) -> None:
+    """Let an answer that cannot be read fail alone, whoever pulls."""
+    pull = grid.pull_messages
+
+    def pull_messages(message_ids: Iterable[str]) -> list[Message]:
+        return [reply for identity in message_ids for reply in _pulled(identity)]
+
+    def _pulled(identity: str) -> list[Message]:
+        try:
+            replies = list(pull([identity]))
+            if all(reply.metadata.reply_to_message_id == identity for reply in replies):
+                return replies
+            return [_refused(grid.run.run_id, identity, "it answers another message")]
+        except httpx.HTTPError:  # the SuperLink's trouble, not a node's
+            raise
+        except Exception as error:
+            return [_refused(grid.run.run_id, identity, f"{type(error).__name__}: {error}")]
+
+    vars(grid)["pull_messages"] = pull_messages
+
+
+def _refused(run_id: int, identity: str, reason: str) -> Message:
+    metadata = Metadata(
+        run_id=run_id,
+        message_id="",
+        src_node_id=SUPERLINK_NODE_ID,
+        dst_node_id=SUPERLINK_NODE_ID,
+        reply_to_message_id=identity,
+        group_id="",
+        created_at=time.time(),
+        ttl=0,
+        message_type="system",
+    )
+    told = f"its answer cannot be read ({reason})"
+    return make_message(metadata=metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, told))
