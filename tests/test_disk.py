@@ -70,6 +70,8 @@ def test_a_checkpoint_is_all_that_is_lost(found: Found) -> None:
 
 
 def test_a_node_without_space_for_states_has_failed_clients(found: Found) -> None:
+    if not found["mounted"]:
+        pytest.skip("no disk of its own can be mounted here")
     seen = found["client_state"]
     assert seen["figures"] == [[4, 0]] * 3 + [[2, 2]] * 2 + [[4, 0]] * 3
     assert seen["same"]
