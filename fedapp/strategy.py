@@ -25,6 +25,7 @@ from fedapp.errors import ConfigError, DivergedError
 from fedapp.hosting import Hosting
 from fedapp.models.layout import Layout
 from fedapp.models.problem import Vector
+from fedapp.privacy import Privacy
 from fedapp.randomness import sample_cohort
 from fedapp.wire import Arrays, Invitation, Update
 
@@ -69,6 +70,9 @@ class FederatedStrategy(Strategy):
         self._downlink_bytes = 0
         self._said: set[str] = set()
         self._demand_what_can_be_robust()
+        self.privacy = Privacy(config) if config.dp.clip else None
+        if self.privacy:
+            self.privacy.demand(self.rule_is_a_mean, buffers.size)
         self.setup()
 
     # The algorithm's part.
@@ -110,8 +114,12 @@ class FederatedStrategy(Strategy):
     def mean(self, updates: Sequence[Update], name: str = "u") -> NDArray[Any]:
         """Return the mean over the cohort; with `weighting = "examples"`, weighted by data.
 
-        With another `aggregation`, the median of each number, or the mean without the extremes.
+        With another `aggregation`, the median of each number, or the mean without the extremes. With
+        central differential privacy, that of the clipped vectors, with noise.
         """
+        if self.privacy and self.config.dp.central:
+            vectors = [update[name] for update in updates]
+            return self.privacy.mean(vectors, self._tag).astype(self.x.dtype)
         if self.config.aggregation != "mean":
             return self._robust_mean(np.stack([update[name] for update in updates]))
         if self.config.weighting == "uniform":
@@ -220,7 +228,13 @@ class FederatedStrategy(Strategy):
         self._tag = server_round * (run.round_retries + 1) + attempt
         self.hosting.update(grid)
         hosts: dict[int, list[int]] = {}
-        cohort = sample_cohort(self.hosting.clients, size, seed, server_round, attempt)
+        clients = self.hosting.clients
+        if self.privacy:
+            clients, seed = self.privacy.pool(clients)
+        cohort = sample_cohort(clients, size, seed, server_round, attempt)
+        cohort = [client for client in cohort if client in self.hosting.node_of]
+        if self.privacy:
+            self.privacy.invited(cohort)
         self.invite(cohort, server_round, attempt)
         for client in cohort:
             hosts.setdefault(self.hosting.node_of[client], []).append(client)
@@ -298,6 +312,8 @@ class FederatedStrategy(Strategy):
                 )
         if self.buffers.size:
             self.buffers = self.sum(updates, "buffers") / len(updates)
+        if self.privacy:
+            self.privacy.aggregated()
         before, self.lr = self.x, self.config.lr_at(server_round)
         self.aggregate(updates)
         if not wire.is_finite(self.x):
@@ -305,7 +321,10 @@ class FederatedStrategy(Strategy):
             raise DivergedError(
                 f"The model is no longer finite after round {server_round}: lower lr or server-lr."
             )
-        metrics["train_loss"] = sum(u.train_loss for u in updates) / len(updates)
+        if self.privacy:
+            metrics["epsilon"] = self.privacy.spent()
+        else:  # the loss has no noise
+            metrics["train_loss"] = sum(u.train_loss for u in updates) / len(updates)
         return self.arrays(), metrics
 
     # Checkpoints.
