@@ -37,7 +37,7 @@ MEANS = [name for name, a in ALGORITHMS.items() if a.strategy.rule_is_a_mean]
 CLIP, Z, S = 0.5, 1.5, 4
 KEYS: dict[str, Value] = {
     "dataset": "quadratic",
-    "quadratic__dim": 2000,
+    "quadratic__dim": 200,
     "num_clients": 8,
     "clients_per_round": S,
     "num_rounds": 3,
@@ -125,10 +125,9 @@ def test_system_noise_is_standard_normal_and_new_each_time() -> None:
 
 @pytest.mark.parametrize("count", [S, 1])
 def test_the_means_noise_is_what_is_promised(count: int) -> None:
-    strategy = strategy_of(quadratic__dim=100_000)
-    update = np.full(
-        100_000, 0.5 * CLIP / math.sqrt(100_000), np.float32
-    )  # half as long as allowed
+    strategy = strategy_of(dataset="digits", model="mlp-200")
+    size = strategy.x.size
+    update = np.full(size, 0.5 * CLIP / math.sqrt(size), np.float32)  # half as long as allowed
     noises = []
     for tag in (1, 2):
         strategy._tag = tag
@@ -136,9 +135,9 @@ def test_the_means_noise_is_what_is_promised(count: int) -> None:
         assert mean.dtype == strategy.x.dtype
         noises.append(mean - count * update / S)
     for noise in noises:
-        assert noise.std() == pytest.approx(Z * CLIP / S, rel=0.01)
+        assert noise.std() == pytest.approx(Z * CLIP / S, rel=0.02)
         assert abs(noise.mean()) < 5 * Z * CLIP / S / math.sqrt(noise.size)
-    assert abs(np.corrcoef(noises)[0, 1]) < 0.02
+    assert abs(np.corrcoef(noises)[0, 1]) < 0.04
 
 
 # Through the ServerApp and the ClientApp.
@@ -199,14 +198,14 @@ def test_a_client_compresses_what_has_noise_already(
     keys |= {"error_feedback": feedback, "clients_per_round": 8, "num_rounds": 2}
     run_inline(**keys)
     config = config_of(**keys)
-    codec = find_compressor(config, (2000,))
+    codec = find_compressor(config, (200,))
     assert codec
-    errors = dict.fromkeys(range(8), np.zeros(2000))
+    errors = dict.fromkeys(range(8), np.zeros(200))
     for round_, updates in enumerate(received, 1):
         for update in updates:
             assert len(np.unique(update["u"])) <= 16  # noise after Q would be on no grid
-            private = private_update(np.zeros(2000), config, round_, update.client)
-            assert private.std() == pytest.approx(Z * CLIP, rel=0.1)
+            private = private_update(np.zeros(200), config, round_, update.client)
+            assert private.std() == pytest.approx(Z * CLIP, rel=0.2)
             asked = (private + feedback * errors[update.client]).astype(np.float32)
             rng = generator(config.seed, "compress u", round_, update.client)
             seen = codec.transmit(asked, rng)[1]
@@ -219,7 +218,7 @@ def test_the_server_clips_what_it_has_decoded(
 ) -> None:
     keys = KEYS | {"compressor": "uniform", "uniform__bits": 4, "num_rounds": 1}
     before = strategy_of().x
-    after = load_file(run_inline(**keys, dp__noise_multiplier=0.0) / "model.safetensors")["x"]
+    after = load_file(run_inline(**keys | {"dp__noise_multiplier": 0.0}) / "model.safetensors")["x"]
     vectors = [update["u"] for update in received[0]]
     assert all(len(np.unique(v)) <= 16 and np.linalg.norm(v) > CLIP for v in vectors)
     np.testing.assert_allclose(before - after, clipped_mean(vectors, CLIP, S), atol=1e-6)
@@ -252,15 +251,15 @@ def test_local_privacy_hides_losses_and_examples(
 
 def test_it_learns_under_modest_noise(run_inline: RunInline) -> None:
     keys: dict[str, Value] = {
-        "model": "logreg", "partition": "iid", "num_clients": 100, "clients_per_round": 50, "num_rounds": 40,
-        "dp__clip": 0.5, "eval_every": 40,
+        "model": "logreg", "partition": "iid", "num_clients": 60, "clients_per_round": 40,
+        "dp__clip": 0.5, "eval_every": 20,
     }  # fmt: skip
-    accuracy = {}
-    for z in (1.0, 100.0):
-        rounds = read_rounds(run_inline(**keys, dp__noise_multiplier=z))
-        accuracy[z] = rounds[-1]["test_accuracy"]
-    assert accuracy[1.0] > 0.8
-    assert accuracy[100.0] < 0.6
+    last = {}
+    for z, num_rounds in ((1.0, 20), (100.0, 5)):
+        more = {"dp__noise_multiplier": z, "num_rounds": num_rounds}
+        last[z] = read_rounds(run_inline(**keys | more))[-1]["test_accuracy"]
+    assert last[1.0] > 0.75
+    assert last[100.0] < 0.6
 
 
 # Who takes part.
@@ -410,9 +409,12 @@ def test_epsilon_of_a_sample_is_no_less_than_an_attack_achieves(
 
     over = np.maximum(density(1) - math.exp(spent) * density(-1), 0)
     assert over.sum() * (grid[1] - grid[0]) <= 1e-5
-    whole = epsilon(z / 2, 1e-5, 1)
-    assert spent < whole
-    assert Privacy(config).spent(10) < epsilon(z / 2, 1e-5, 10)
+    for releases in (1, 10):
+        assert Privacy(config).spent(releases) < epsilon(z / 2, 1e-5, releases)
+
+
+def test_sampling_nearly_all_costs_no_more_than_all() -> None:
+    assert epsilon(0.5, 1e-5, 50, 19, 20) <= epsilon(0.5, 1e-5, 50)
 
 
 def test_the_records_say_what_was_spent_so_far(run_inline: RunInline) -> None:
