@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from safetensors.numpy import load_file
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fedapp import client_app, privacy, registry
+from fedapp import client_app, registry
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
@@ -200,7 +201,7 @@ def test_a_client_compresses_what_has_noise_already(
     config = config_of(**keys)
     codec = find_compressor(config, (200,))
     assert codec
-    errors = dict.fromkeys(range(8), np.zeros(200))
+    errors: dict[int, NDArray[Any]] = dict.fromkeys(range(8), np.zeros(200))
     for round_, updates in enumerate(received, 1):
         for update in updates:
             assert len(np.unique(update["u"])) <= 16  # noise after Q would be on no grid
@@ -337,7 +338,7 @@ def test_what_is_allowed() -> None:
 def test_without_the_accountant_one_sentence_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "dp_accounting", None)
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[privacy\]'"):
         strategy_of()
     strategy_of(dp__noise_multiplier=0.0)
@@ -405,7 +406,7 @@ def test_epsilon_of_a_sample_is_no_less_than_an_attack_achieves(
     q, grid = sample / population, np.linspace(-1 - 9 * z, 1 + 9 * z, 200_001)
 
     def density(sign: int) -> NDArray[Any]:
-        return (1 - q) * norm.pdf(grid, 0, z) + q * norm.pdf(grid, sign, z)
+        return np.asarray((1 - q) * norm.pdf(grid, 0, z) + q * norm.pdf(grid, sign, z))
 
     over = np.maximum(density(1) - math.exp(spent) * density(-1), 0)
     assert over.sum() * (grid[1] - grid[0]) <= 1e-5
