@@ -14,6 +14,7 @@ from torch import Tensor
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.models.problem import Loss, NetworkObjective, Objective
+from fedapp.privacy import private_update
 from fedapp.randomness import generator
 
 State = dict[str, Tensor]
@@ -92,6 +93,10 @@ class Client(NumPyClient):
         Without `feedback`, error feedback leaves the vector alone: where a client keeps what the
         server has heard, and sends the difference to it, what was lost is in the next difference.
         """
+        if self.config.dp.local:  # before anything else, so that all that follows sees only this
+            numbers = vector.detach().cpu().numpy()
+            private = private_update(numbers, self.config, self.round, self.client)
+            vector = torch.from_numpy(private).to(vector)
         if self.compressor is None:
             return vector
         error, feedback = f"error.{name}", feedback and self.config.error_feedback
@@ -117,6 +122,8 @@ class Client(NumPyClient):
         arrays = [self._array(name, sent[name]) for name in self.sends]
         # The buffers are the model's own, which the next client overwrites.
         arrays.append(self.objective.buffers.clone().cpu().numpy())
+        if self.config.dp.local:  # neither how much data it has nor how well it fits them
+            return arrays, self.config.batch_size or 1, {"steps": 0, "train-loss": 0.0}
         metrics = {
             "steps": self.steps,
             "train-loss": float(torch.stack(self.losses).mean()) if self.losses else 0.0,
@@ -124,10 +131,10 @@ class Client(NumPyClient):
         return arrays, self.objective.num_examples, metrics
 
     def _array(self, name: str, vector: Tensor) -> NDArray[Any]:
+        if name not in self._payloads:
+            vector = self.compressed(name, vector)
         if self.compressor is None:
             return vector.detach().cpu().numpy()
-        if name not in self._payloads:
-            self.compressed(name, vector)
         return np.frombuffer(self._payloads[name], np.uint8)
 
 

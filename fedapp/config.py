@@ -255,6 +255,26 @@ class VitKeys(_Table):
         return path if path == "imagenet" else str(_full_path(path))
 
 
+class DpKeys(_Table):
+    """Differential privacy of whole clients."""
+
+    clip: float = Field(0.0, ge=0, description="largest norm of an update; 0: no privacy")
+    noise_multiplier: float = Field(1.0, ge=0, description="z: noise on the sum over clip")
+    where: Literal["server", "client"] = Field("server", description="who clips and adds noise")
+    delta: float = Field(1e-5, gt=0, lt=1, description="of (epsilon, delta)")
+    noise_from: Literal["system", "seed"] = Field("system", description="seed: for research only")
+
+    @property
+    def central(self) -> bool:
+        """Whether the server protects what it makes of the updates."""
+        return self.clip > 0 and self.where == "server"
+
+    @property
+    def local(self) -> bool:
+        """Whether clients protect what they send."""
+        return self.clip > 0 and self.where == "client"
+
+
 class TimeKeys(_Table):
     """The simulated clock (FedPAQ, section 5)."""
 
@@ -361,6 +381,7 @@ class RunConfig(_Table):
     erm: ErmKeys = ErmKeys()
     vit: VitKeys = VitKeys()
     time: TimeKeys = TimeKeys()
+    dp: DpKeys = DpKeys()
 
     @field_validator("run_name", "dataset")
     @classmethod

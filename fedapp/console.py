@@ -76,8 +76,9 @@ class RunConsole:
         figures = _figures(record)
         self.console.print(
             f"round {record['round']:>{len(str(self.config.num_rounds))}}/{self.config.num_rounds}"
-            f"  {figures}  train loss {record['train_loss']:.4g}"
-            f"  clients {record['clients']}"
+            f"  {figures}"
+            + ("" if (loss := record.get("train_loss")) is None else f"  train loss {loss:.4g}")
+            + f"  clients {record['clients']}"
             + (f" ({record['failures']} failed)" if record["failures"] else "")
             + f"  up {human_bytes(record['uplink_bytes'])}"
             f"  down {human_bytes(record['downlink_bytes'])}  {record['wall_seconds']:.2f} s"
@@ -116,6 +117,7 @@ class RunConsole:
 
 def _figures(record: dict[str, Any]) -> str:
     formats = {"test_accuracy": ".4f", "test_loss": ".4g", "gap": ".4g", "distance": ".4g"}
+    formats["epsilon"] = ".4g"
     shown = [
         f"{name.replace('_', ' ')} {record[name]:{form}}"
         for name, form in formats.items()

@@ -67,6 +67,11 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
             strategy.notes.append(
                 f"Going on after round {done}." if done else "Beginning at round 1."
             )
+        if strategy.privacy and not has_ended(records, config):
+            strategy.privacy.keep(directory.path / "privacy.json", done)
+            strategy.notes.append(strategy.privacy.forecast(config.num_rounds - done))
+            for warning in strategy.privacy.warnings():
+                log.warning(warning)
         strategy.notes.append(strategy.what_is_sent())
         with RunConsole(config, directory, strategy.x.size, strategy.notes) as console:
             rounds = run_rounds(grid, strategy, problem, config, directory.identity, done)

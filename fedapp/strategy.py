@@ -28,11 +28,13 @@ from fedapp.errors import ConfigError, DivergedError
 from fedapp.hosting import Hosting
 from fedapp.models.layout import Layout
 from fedapp.models.problem import Vector
+from fedapp.privacy import Privacy
 from fedapp.randomness import sample_cohort
 from fedapp.wire import Arrays, Invitation, Update
 
 log = logging.getLogger("flwr")
-SENT_BESIDE = "how many examples and steps it used, its training loss and, if it fails, why"
+WHY = "and, if it fails, why"
+SENT_BESIDE = f"how many examples and steps it used, its training loss {WHY}"
 MOST_TOLD = 3  # different reasons of one client's failures that are logged
 
 
@@ -77,6 +79,9 @@ class FederatedStrategy(Strategy):
         self._told = Counter[int]()  # client -> how many of them
         self._warned: set[str] = set()  # kinds of warnings that were logged
         self._demand_what_can_be_robust()
+        self.privacy = Privacy(config) if config.dp.clip else None
+        if self.privacy:
+            self.privacy.demand(self.rule_is_a_mean, buffers.size)
         self.setup()
 
     # The algorithm's part.
@@ -118,8 +123,12 @@ class FederatedStrategy(Strategy):
     def mean(self, updates: Sequence[Update], name: str = "u") -> NDArray[Any]:
         """Return the mean over the cohort; with `weighting = "examples"`, weighted by data.
 
-        With another `aggregation`, the median of each number, or the mean without the extremes.
+        With another `aggregation`, the median of each number, or the mean without the extremes. With
+        central differential privacy, that of the clipped vectors, with noise.
         """
+        if self.privacy and self.config.dp.central:
+            vectors = [update[name] for update in updates]
+            return self.privacy.mean(vectors, self._tag).astype(self.x.dtype)
         if self.config.aggregation != "mean":
             return self._robust_mean(np.stack([update[name] for update in updates]))
         if self.config.weighting == "uniform":
@@ -226,7 +235,13 @@ class FederatedStrategy(Strategy):
         self._tag = server_round * (run.round_retries + 1) + attempt
         self.hosting.wait(grid, self.min_clients, run.node_timeout)
         hosts: dict[int, list[int]] = {}
-        cohort = sample_cohort(self.hosting.clients, size, seed, server_round, attempt)
+        clients = self.hosting.clients
+        if self.privacy:
+            clients, seed = self.privacy.pool(clients)
+        cohort = sample_cohort(clients, size, seed, server_round, attempt)
+        cohort = [client for client in cohort if client in self.hosting.node_of]
+        if self.privacy:
+            self.privacy.invited(cohort)
         self.invite(cohort, server_round, attempt)
         for client in cohort:
             hosts.setdefault(self.hosting.node_of[client], []).append(client)
@@ -304,6 +319,8 @@ class FederatedStrategy(Strategy):
             )
         if self.buffers.size:
             self.buffers = self._mean_buffers(updates)
+        if self.privacy:
+            self.privacy.aggregated()
         before, self.lr = self.x, self.config.lr_at(server_round)
         self.aggregate(updates)
         if not wire.is_finite(self.x):
@@ -319,7 +336,10 @@ class FederatedStrategy(Strategy):
                 server_round,
             )
             self._start_afresh()
-        metrics["train_loss"] = sum(u.train_loss / len(updates) for u in updates)
+        if self.privacy:
+            metrics["epsilon"] = self.privacy.spent()
+        else:  # the loss has no noise
+            metrics["train_loss"] = sum(u.train_loss / len(updates) for u in updates)
         return self.arrays(), metrics
 
     def _start_afresh(self) -> None:
@@ -486,7 +506,8 @@ class FederatedStrategy(Strategy):
             sent.append(
                 f"buffers ({self.buffers.size:,} numbers, {costs.human_bytes(self.buffers.nbytes)})"
             )
-        return f"A client sends {', '.join(sent)}, {SENT_BESIDE}; raw data never leave a node."
+        beside = WHY if self.config.dp.local else SENT_BESIDE
+        return f"A client sends {', '.join(sent)}, {beside}; raw data never leave a node."
 
     def _codec_of(self, client: int) -> Compressor | None:
         return self.compressor.for_tensors(self.sent_tensors(client)) if self.compressor else None

@@ -1,0 +1,269 @@
+"""Differential privacy of whole clients: clipping, Gaussian noise, and what a run has spent.
+
+Two runs are neighbours if they differ in one client, replaced by any other: all its data, or that it fails. So the
+sum of a round's updates, each no longer than `clip`, moves by at most 2 clip, and so does the one
+update that a client sends. `dp.noise-multiplier` z is the noise on that over clip, as in Flower; the accountant counts
+noise over what can move, which is z/2.
+
+server: the sum is divided by clients-per-round s, however many answer, so that an absent client is
+  an update of 0; the noise on this mean has the standard deviation z clip/s. Every round's s clients are drawn from
+  all N, also from those that no node hosts now.
+client: noise of z clip on each update before it is sent. The server knows who sent it, so there is no
+  gain from sampling: what counts is how often a client has sent.
+"""
+
+import json
+import math
+import os
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, SamplingMethod
+from flwr.supercore.differential_privacy import compute_stdv
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError, RunError
+from fedapp.models import is_network
+from fedapp.randomness import generator
+from fedapp.state import write_atomically
+
+Numbers = NDArray[np.float64]
+Normals = Callable[[int], Numbers]  # draws so many standard normal numbers
+# Of the Rényi divergence of a sample. Any choice gives a bound; Flower's own, of more orders, takes seven
+# times as long.
+ORDERS = (*map(float, range(2, 33)), 40.0, 48.0, 64.0)
+
+
+def system_normals(size: int) -> Numbers:
+    """Draw standard normal numbers from the operating system's entropy."""
+    bits = np.frombuffer(os.urandom(8 * size), np.uint64)
+    return np.asarray(ndtri(((bits >> np.uint64(11)) + 0.5) * 2.0**-53))
+
+
+def clipped(vector: NDArray[Any], clip: float) -> Numbers:
+    """Return a vector, shortened to the length `clip` if it is longer; one of no finite length is 0."""
+    whole = vector.astype(np.float64)
+    length = float(np.linalg.norm(whole))
+    if not math.isfinite(length):
+        return np.zeros_like(whole)
+    return whole * (clip / length) if length > clip else whole
+
+
+def clipped_mean(vectors: Iterable[NDArray[Any]], clip: float, count: int) -> Numbers:
+    """Return the sum of clipped vectors over `count`, whether there are so many or fewer."""
+    return np.asarray(sum(clipped(vector, clip) for vector in vectors)) / count
+
+
+def noised(vector: Numbers, deviation: float, normals: Normals) -> Numbers:
+    """Add Gaussian noise of a standard deviation to every number."""
+    return vector + deviation * normals(vector.size)
+
+
+@lru_cache
+def epsilon(
+    multiplier: float, delta: float, releases: int, sample: int = 1, population: int = 1
+) -> float:
+    """Return what so many releases cost, of a cohort of `sample` clients of `population`.
+
+    `multiplier` is the noise's standard deviation over how far replacing one client can move
+    what is released.
+    """
+    if not releases:
+        return 0.0
+    if not multiplier:
+        return math.inf
+    event = GaussianPrivacyEvent(multiplier, sample, population)
+    # Flower knows the plain mechanism with the other relation only; the Gaussian's curve is the same.
+    relation, sampling = NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+    spent = [_bound(PrivacyConfig(delta, population, relation, sampling), event, releases)]
+    if sample < population:
+        relation, sampling = NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT
+        config = PrivacyConfig(delta, population, relation, sampling)
+        spent.append(_bound(config, event, releases, ORDERS))
+    return min(spent)
+
+
+def _bound(
+    config: PrivacyConfig,
+    event: GaussianPrivacyEvent,
+    releases: int,
+    orders: tuple[float, ...] | None = None,
+) -> float:
+    accountant = _accountant_type()(config, orders)
+    accountant.compose(event, releases)
+    return float(accountant.get_epsilon(config.target_delta))
+
+
+def _accountant_type() -> Any:
+    try:
+        import dp_accounting  # noqa: F401
+        from flwr.serverapp import RdpAccountant
+    except ImportError:
+        raise ConfigError(
+            "dp.clip needs Flower's accountant: pip install 'fedapp[privacy]' (in a clone: pip install -e "
+            "'.[privacy]'), or set it to 0."
+        ) from None
+    return RdpAccountant
+
+
+class Privacy:
+    """One run's differential privacy, on the server: who takes part, the noise, and what was spent."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config, self.dp = config, config.dp
+        self._releases: Counter[str] = Counter()  # of each client; central: of the server
+        self._path: Path | None = None
+
+    def demand(self, rule_is_a_mean: bool, buffers: int) -> None:
+        """Refuse what would not be protected."""
+        config, name = self.config, self.config.algorithm
+        if not rule_is_a_mean:
+            raise ConfigError(
+                f"{name}'s server does more with its clients' vectors than take one mean, and noise on a mean "
+                "would not protect them: choose an algorithm whose rule is a mean, or set dp.clip = 0."
+            )
+        if config.weighting != "uniform":
+            raise ConfigError(
+                "With weights no bound on one client's part in the mean holds for all: set "
+                'weighting = "uniform", or dp.clip = 0.'
+            )
+        if config.aggregation != "mean":
+            raise ConfigError(
+                f"The noise is made for a mean, and a {config.aggregation} can move further: set "
+                'aggregation = "mean", or dp.clip = 0.'
+            )
+        if buffers:
+            raise ConfigError(
+                "BatchNorm's statistics travel beside the update, without noise: set norm = "
+                '"group", or dp.clip = 0.'
+            )
+        if self.dp.central and config.max_update_norm:
+            raise ConfigError(
+                "dp.clip shortens every update already, and how many are refused would be told without "
+                "noise: set max-update-norm = 0, or dp.clip = 0."
+            )
+        if config.eval_train or not (is_network(config) or config.dataset == "quadratic"):
+            raise ConfigError(
+                "The loss on the clients' own samples would be told without noise: set eval-train = false "
+                "and a network as model, or dp.clip = 0."
+            )
+        if self.dp.noise_multiplier:
+            _accountant_type()
+
+    def warnings(self) -> list[str]:
+        """Return what weakens the protection that was asked for."""
+        told = []
+        if not self.dp.noise_multiplier:
+            told.append("dp.noise-multiplier = 0 clips and adds no noise: nothing is protected.")
+        if self.dp.noise_from == "seed":
+            told.append(
+                'dp.noise-from = "seed": whoever knows the seed can take the noise off again, so this '
+                "is for research only; epsilon is what secret noise would give."
+            )
+        if self.dp.delta * self.config.num_clients >= 1:
+            told.append(
+                f"dp.delta = {self.dp.delta:g} allows that some of {self.config.num_clients} clients are laid "
+                "bare: set it well below 1/num-clients."
+            )
+        return told
+
+    def pool(self, hosted: list[int]) -> tuple[list[int], int]:
+        """Return the clients from whom a cohort is drawn, and the seed to draw it by.
+
+        Sampling protects only while nobody knows who took part, and if all N could be drawn.
+        """
+        if not self.dp.central:
+            return hosted, self.config.seed
+        secret = self.dp.noise_from == "system"
+        return list(range(self.config.num_clients)), (
+            secrets.randbits(128) if secret else self.config.seed
+        )
+
+    def mean(self, vectors: Sequence[NDArray[Any]], tag: int) -> Numbers:
+        """Return the mean that the server goes on with, in place of that of the vectors."""
+        dp, count = self.dp, self.config.clients_per_round
+        deviation = compute_stdv(dp.noise_multiplier, dp.clip, count)
+        normals = noise_source(self.config, tag)
+        return noised(clipped_mean(vectors, dp.clip, count), deviation, normals)
+
+    def invited(self, clients: Iterable[int]) -> None:
+        """Count what these clients are about to send; whether it arrives or not, it may be seen."""
+        if self.dp.local:
+            self._count(str(client) for client in clients)
+
+    def aggregated(self) -> None:
+        """Count a mean, before anybody sees the model that it makes."""
+        if self.dp.central:
+            self._count(["server"])
+
+    def _count(self, whose: Iterable[str]) -> None:
+        self._releases.update(whose)
+        if self._path:
+            text = json.dumps({"releases": self._releases}) + "\n"
+            try:
+                write_atomically(self._path, lambda path: path.write_text(text))
+            except OSError as error:
+                raise RunError(
+                    f"{self._path} cannot be written ({error.strerror}), and nothing may be released that is not "
+                    "counted: mend that, and go on with resume = true."
+                ) from None
+
+    def keep(self, path: Path, done: int = 0) -> None:
+        """Keep count in a file from now on; after some rounds, go on from what it says.
+
+        A round that is run again counts again.
+        """
+        self._path = path
+        if not done and not path.exists():
+            return
+        try:
+            self._releases = Counter(json.loads(path.read_text())["releases"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} does not say what this run has spent ({error}): start a new run."
+            ) from None
+
+    def spent(self, more: int = 0) -> float:
+        """Return epsilon so far, of the client that has spent most; or after so many more releases."""
+        dp, count = self.dp, max(self._releases.values(), default=0) + more
+        if dp.local:
+            return epsilon(dp.noise_multiplier / 2, dp.delta, count)
+        sample, population = self.config.clients_per_round, self.config.num_clients
+        return epsilon(dp.noise_multiplier / 2, dp.delta, count, sample, population)
+
+    def forecast(self, rounds: int) -> str:
+        """Say what the run will have spent after so many more rounds."""
+        dp, whole = self.dp, self.spent(rounds)
+        if dp.local:
+            each = epsilon(dp.noise_multiplier / 2, dp.delta, 1)
+            cost = (
+                f"an update costs its client epsilon = {each:.4g}, and one that takes part in all "
+                f"{rounds} rounds will have spent {whole:.4g}"
+            )
+        else:
+            cost = f"after {rounds} rounds epsilon = {whole:.4g} will have been spent"
+        return (
+            f"Differential privacy ({dp.where}, clip {dp.clip:g}, noise multiplier {dp.noise_multiplier:g}): "
+            f"{cost}, delta = {dp.delta:g}, for a client replaced by any other."
+        )
+
+
+def noise_source(config: RunConfig, round_: int, client: int = 0) -> Normals:
+    """Return where a release's noise comes from."""
+    if config.dp.noise_from == "system":
+        return system_normals
+    return generator(config.seed, "privacy", round_, client).standard_normal
+
+
+def private_update(vector: NDArray[Any], config: RunConfig, round_: int, client: int) -> Numbers:
+    """Return what a client sends in place of its update."""
+    dp = config.dp
+    deviation = compute_stdv(dp.noise_multiplier, dp.clip, 1)
+    return noised(clipped(vector, dp.clip), deviation, noise_source(config, round_, client))
