@@ -123,6 +123,7 @@ class Said(logging.Handler):
 @contextlib.contextmanager
 def listening() -> Iterator[list[str]]:
     handler = Said()
+    handler.setLevel(logging.WARNING)
     logging.getLogger("flwr").addHandler(handler)
     try:
         yield handler.texts
@@ -271,7 +272,7 @@ def resume(disk: Disk, work: Path) -> dict[str, Any]:
 def divergence(disk: Disk, work: Path) -> dict[str, Any]:
     """A run diverges where nothing can be written."""
     place = disk.path / "divergence"
-    keys: dict[str, Value] = {"algorithm": "fedavg", "dataset": "quadratic", "lr": 1e30}
+    keys: dict[str, Value] = {"algorithm": "fedavg", "dataset": "quadratic", "lr": 100.0}
     with listening() as texts:
         said = error_of(lambda: run(place, {2: disk.fill}, num_rounds=40, **keys))
     disk.free()
