@@ -273,6 +273,7 @@ def divergence(disk: Disk, work: Path) -> dict[str, Any]:
     """A run diverges where nothing can be written."""
     place = disk.path / "divergence"
     keys: dict[str, Value] = {"algorithm": "fedavg", "dataset": "quadratic", "lr": 100.0}
+    keys["checkpoint-every"] = 0
     with listening() as texts:
         said = error_of(lambda: run(place, {2: disk.fill}, num_rounds=40, **keys))
     disk.free()
