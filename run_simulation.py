@@ -88,9 +88,8 @@ def _run_all(arguments: argparse.Namespace) -> int:
         return _show_plan(runs)
     from fedapp.models import make_problem
 
-    make_problem(runs[0]).objective(
-        0
-    )  # what is wrong with the data is told before an engine starts
+    # What is wrong with the data is told before an engine starts.
+    make_problem(runs[0]).objective(0)
     if arguments.engine == "inline" and arguments.workers > 1 and all(run.name for run in planned):
         code = _run_side_by_side(runs, arguments.workers)
     else:
@@ -162,15 +161,11 @@ def _show_plan(runs: list[RunConfig]) -> int:
     """Check all runs, and print what they would send and receive."""
     from rich.console import Console
 
+    from fedapp.parallel import silence
     from fedapp.plan import plan
 
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
+    with silence():
         common, table = plan(runs)
-    finally:
-        logger.setLevel(level)
     print(common)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     print("Nothing was run. Bytes are of all the clients of a round, nominal where compressed.")

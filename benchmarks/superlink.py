@@ -17,6 +17,6 @@ def own_superlink(home: Path) -> Iterator[FlwrRun]:
 
         def run(config: str, nodes: int = 2) -> tuple[str, dict[str, Any]]:
             simulated = ["--federation-config", f"num-supernodes={nodes}"]
-            return federation.run([config], *simulated)
+            return federation.run(config, *simulated)
 
         yield run

@@ -51,10 +51,10 @@ def make_certificates(directory: Path, hosts: list[str], days: int = DAYS) -> No
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(authority, hashes.SHA384())
     )
+    pem = superlink.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    _write_secret(directory / "superlink.key", pem)  # the first: it refuses to replace one
     (directory / "ca.crt").write_bytes(root.public_bytes(Encoding.PEM))
     (directory / "superlink.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
-    pem = superlink.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    _write_secret(directory / "superlink.key", pem)
 
 
 def make_node_key(directory: Path, place: int) -> None:
@@ -131,13 +131,12 @@ def main() -> int:
         "--days", type=int, default=DAYS, help="how long the certificates are good for"
     )
     arguments = parser.parse_args()
-    try:
-        make_certificates(arguments.directory, arguments.host, arguments.days)
-        for place in range(arguments.nodes):
-            make_node_key(arguments.directory, place)
-    except FileExistsError as error:
-        print(f"{error.filename} is there already: choose another DIR.", file=sys.stderr)
+    if arguments.directory.exists() and any(arguments.directory.iterdir()):
+        print(f"{arguments.directory} is not empty: choose another DIR.", file=sys.stderr)
         return 2
+    make_certificates(arguments.directory, arguments.host, arguments.days)
+    for place in range(arguments.nodes):
+        make_node_key(arguments.directory, place)
     print(
         f"{arguments.directory}: certificates for {', '.join(arguments.host)} and the keys of "
         f"{arguments.nodes} nodes. docs/deploy.md says where each belongs."

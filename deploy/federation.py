@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for those who start this file from anywhere
 
 from deploy.credentials import make_certificates, make_node_key  # noqa: E402
+from fedapp.config import Value, absolute_paths, read_overrides  # noqa: E402
+from fedapp.errors import ConfigError  # noqa: E402
 
 BIN = Path(sys.executable).parent
 NAME = "federation"  # of the connection, in Flower's config
@@ -31,6 +33,11 @@ LOOPBACK = "127.0.0.1"
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
 Process = subprocess.Popen[bytes]
+
+
+def assignments(keys: Mapping[str, Value]) -> str:
+    """Write keys as `flwr run --run-config` and `--node-config` take them."""
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in keys.items())
 
 
 def free_port() -> int:
@@ -99,14 +106,13 @@ class Federation:
     def start_node(
         self,
         place: int,
-        node_config: Mapping[str, int | str],
+        node_config: Mapping[str, Value],
         register: bool = True,
         certificate: Path | None = None,
     ) -> Process:
         """Start a SuperNode; with TLS it has a key, which is made and registered when it is first needed."""
-        assignments = " ".join(f"{key}={json.dumps(value)}" for key, value in node_config.items())
         options = ["--superlink", f"{LOOPBACK}:{self.port}", "--port", str(free_port())]
-        options += ["--node-config", assignments] if assignments else []
+        options += ["--node-config", assignments(node_config)] if node_config else []
         if self.secure:
             key = self.credentials / f"node-{place}"
             if not key.exists():
@@ -161,20 +167,25 @@ class Federation:
             text=True,
             timeout=600,
         )
-        return done.stdout + done.stderr
+        if done.returncode:
+            raise RuntimeError(f"`flwr {' '.join(arguments)}` failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
 
-    def start_run(self, config: Sequence[str], *options: str, shown: Any = None) -> Process:
+    def start_run(self, config: str, *options: str, shown: Any = None) -> Process:
         """Start `flwr run` of the app, which shows what the ServerApp says; `shown` is where."""
-        assignments = [part for text in config for part in ("--run-config", text)]
-        return subprocess.Popen(
-            [BIN / "flwr", "run", str(ROOT), NAME, "--stream", *assignments, *options],
+        given = ["--run-config", config] if config else []
+        process = subprocess.Popen(
+            [BIN / "flwr", "run", str(ROOT), NAME, "--stream", *given, *options],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=shown,
             stderr=subprocess.STDOUT if shown else None,
+            start_new_session=True,
         )
+        self._started.append(process)
+        return process
 
-    def run(self, config: Sequence[str], *options: str) -> tuple[str, dict[str, Any]]:
+    def run(self, config: str, *options: str) -> tuple[str, dict[str, Any]]:
         """Run the app; return what was shown, and Flower's word on how it ended."""
         path = self.home / "run.txt"
         with path.open("wb") as shown:
@@ -196,16 +207,19 @@ class Federation:
         return run
 
     def stop(self) -> None:
-        """Stop all processes: first with a request, then without."""
-        for process in reversed(self._started):
-            if process.poll() is None:
-                process.terminate()
-        end = time.monotonic() + STOP_TIMEOUT
-        for process in reversed(self._started):
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(end - time.monotonic(), 0.1))
-            kill(process)
-        self._started.clear()
+        """Stop all processes: first with a request, then, or if this is interrupted, without."""
+        try:
+            for process in reversed(self._started):
+                if process.poll() is None:
+                    process.terminate()
+            end = time.monotonic() + STOP_TIMEOUT
+            for process in reversed(self._started):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(end - time.monotonic(), 0.1))
+        finally:
+            for process in self._started:
+                kill(process)
+            self._started.clear()
 
 
 def kill(process: Process) -> None:
@@ -240,8 +254,15 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.data_dirs and len(arguments.data_dirs) != arguments.nodes:
         parser.error(f"--data-dirs takes one directory for each of the {arguments.nodes} nodes")
+    try:
+        given = read_overrides(arguments.presets, arguments.config)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for number in (signal.SIGTERM, signal.SIGHUP):  # stop everything then, too
+        signal.signal(number, signal.default_int_handler)
     home = Path(tempfile.mkdtemp(prefix="fedapp-federation-"))
-    code = 1
+    ended = False
     try:
         with Federation(home, arguments.secure) as federation:
             print(
@@ -249,7 +270,7 @@ def main() -> int:
                 flush=True,
             )
             for place in range(arguments.nodes):
-                config: dict[str, int | str] = {
+                config: dict[str, Value] = {
                     "partition-id": place,
                     "num-partitions": arguments.nodes,
                     "state-dir": str(home / f"state-{place}"),
@@ -257,18 +278,17 @@ def main() -> int:
                 if arguments.data_dirs:
                     config["data-dir"] = str(arguments.data_dirs[place].absolute())
                 federation.start_node(place, config)
-            given = [*map(str, arguments.presets), *arguments.config]
-            run = federation.start_run(given)
-            run.wait()
-            code = 0 if federation.ended_run().get("status") == "finished:completed" else 1
+            run = federation.start_run(assignments(absolute_paths(given)))
+            if run.wait() == 0:
+                ended = federation.ended_run().get("status") == "finished:completed"
     except KeyboardInterrupt:
         print("Interrupted; everything is stopped.", file=sys.stderr)
         return 130
-    if code == 0:
-        shutil.rmtree(home, ignore_errors=True)
-    else:
+    if not ended:
         print(f"The run did not end well: the logs are in {home}.", file=sys.stderr)
-    return code
+        return 1
+    shutil.rmtree(home, ignore_errors=True)
+    return 0
 
 
 if __name__ == "__main__":

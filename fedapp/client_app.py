@@ -17,7 +17,7 @@ from fedapp.models import make_problem
 from fedapp.models.problem import Problem
 from fedapp.registry import Algorithm, find_algorithm, find_compressor, keeps_state
 from fedapp.state import CLIENT_STATE, ContextStore, DirectoryStore, StateError, StateStore
-from fedapp.strategy import SENT_BESIDE
+from fedapp.strategy import SENT_BESIDE, WHY
 from fedapp.wire import Invitation, Update
 
 log = logging.getLogger("flwr")
@@ -30,10 +30,9 @@ def query(message: Message, context: Context) -> Message:
     try:
         config = _config(context)
         clients = list(hosted_clients(context.node_config, config.num_clients))
-        sent = ", ".join(find_algorithm(config).client.sends)
-        log.info(
-            "%d clients here will send %s, %s; never raw data", len(clients), sent, SENT_BESIDE
-        )
+        sent = ", ".join((*find_algorithm(config).client.sends, "buffers"))
+        beside = WHY if config.dp.local else SENT_BESIDE
+        log.info("%d clients here will send %s, %s; never raw data", len(clients), sent, beside)
         hosting = ConfigRecord({"clients": clients})
     except ConfigError as error:
         log.error(str(error))

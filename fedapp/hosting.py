@@ -51,6 +51,7 @@ class Hosting:
     def update(self, grid: Grid) -> None:
         """Ask the nodes that are new which clients they host; forget those that have left."""
         nodes = set(grid.get_node_ids())
+        self._met = {node: clients for node, clients in self._met.items() if node in nodes}
         now = time.monotonic()
         new = [n for n in nodes - set(self._met) if self._ask_again.get(n, (0.0, 0.0))[0] <= now]
         if new:

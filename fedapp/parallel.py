@@ -15,14 +15,25 @@ from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
 
 
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Log nothing but errors."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def run_quietly(config: RunConfig) -> ConfigError | RunError | None:
     """Run a named config in this process, unless it is complete; return why it ended early, if it did."""
     from fedapp import client_app, server_app
     from fedapp.engine import InlineGrid
     from fedapp.records import was_completed
 
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+    with silence(), Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         try:
             if not was_completed(config):
                 server_app.run(InlineGrid(client_app.app, config.flat()), config)

@@ -144,6 +144,11 @@ class Privacy:
                 "BatchNorm's statistics travel beside the update, without noise: set norm = "
                 '"group", or dp.clip = 0.'
             )
+        if self.dp.central and config.min_clients > 1:
+            raise ConfigError(
+                "A round that is drawn again while clients fail would tell more of the others than was counted: "
+                "set min-clients = 1, or dp.clip = 0."
+            )
         if self.dp.central and config.max_update_norm:
             raise ConfigError(
                 "dp.clip shortens every update already, and how many are refused would be told without "

@@ -199,4 +199,6 @@ def make_strategy(config: RunConfig, problem: Start) -> FederatedStrategy:
         )
     compressor = find_compressor(config, problem.layout.tensors)
     start = problem.initial()
-    return algorithm.strategy(config, algorithm.client, *start, compressor, problem.layout)
+    strategy = algorithm.strategy(config, algorithm.client, *start, compressor, problem.layout)
+    strategy.keeps_state = keeps_state(config)
+    return strategy

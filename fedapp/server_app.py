@@ -33,16 +33,16 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, config: RunConfig) -> RunDirectory:
     """Run one experiment on a grid; what it has is saved however it ends."""
     find_algorithm(config)  # an unknown one is told before data are loaded
-    if isinstance(grid, HttpGrid):
-        pull_one_by_one(grid)
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     strategy.facts = problem.facts
     deployed = isinstance(grid, HttpGrid)
-    if not deployed:
-        problem.objective(0)  # nodes of a simulation have no data but these
-    if config.state_dir and not deployed:  # then the nodes are on this machine
-        writable_directory("state-dir", config.state_dir)
+    if isinstance(grid, HttpGrid):
+        pull_one_by_one(grid)
+    else:  # the nodes are on this machine, and have no data but these
+        problem.objective(0)
+        if config.state_dir:
+            writable_directory("state-dir", config.state_dir)
     if config.tensorboard:
         writer_type()
     directory = RunDirectory(config)
@@ -53,13 +53,14 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         if isinstance(grid, InMemoryGrid) or (lasting and not deployed):
             # Flower's simulation carries a node's Context with every message to it and back; and what
             # is in a process's memory is lost with it.
-            client_state.mkdir(exist_ok=True)
             strategy.state_dir = str(client_state)
         elif lasting:
             strategy.notes.append(
                 "Nodes without a state-dir of their own forget what their clients remember when a run resumes."
             )
     try:
+        if strategy.state_dir == str(client_state):
+            writable_directory("results-dir", client_state)
         done, records = 0, directory.rounds() if config.resume else []
         if config.resume and not has_ended(records, config):
             done = checkpoints.restore(strategy)

@@ -99,6 +99,9 @@ class DirectoryStore:
         for other in directory.glob("*.safetensors"):
             if _is_old(other.stem, tag, keep):
                 other.unlink()
+        for left in directory.glob(".*"):  # by a process that was killed as it wrote
+            if _is_old(left.name[1:].partition(".")[0], tag, ()):
+                left.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, write: Any) -> None:

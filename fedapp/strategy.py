@@ -36,6 +36,7 @@ log = logging.getLogger("flwr")
 WHY = "and, if it fails, why"
 SENT_BESIDE = f"how many examples and steps it used, its training loss {WHY}"
 MOST_TOLD = 3  # different reasons of one client's failures that are logged
+MOST_LOSSES = 3  # of one client's state for which all others start afresh, too
 
 
 class FederatedStrategy(Strategy):
@@ -65,6 +66,7 @@ class FederatedStrategy(Strategy):
         self.facts: ImageFacts | None = None  # of the images, for nodes with data of their own
         self.compressor = compressor  # of what clients send
         self.lr = config.lr  # of the clients, in the round under way
+        self.keeps_state = False  # whether clients remember something
         self.min_clients = config.min_clients  # a round with fewer updates is repeated
         self.notes: list[str] = []  # what `setup` has to tell the user
         self._sends = client_type.sends
@@ -77,11 +79,14 @@ class FederatedStrategy(Strategy):
         self._downlink_bytes = 0
         self._said: set[str] = set()  # reasons of failures that were logged
         self._told = Counter[int]()  # client -> how many of them
+        self._losses = Counter[int]()  # client -> how often all states were reset on its word
         self._warned: set[str] = set()  # kinds of warnings that were logged
         self._demand_what_can_be_robust()
         self.privacy = Privacy(config) if config.dp.clip else None
         if self.privacy:
             self.privacy.demand(self.rule_is_a_mean, buffers.size)
+            if config.dp.central:
+                self.min_clients = 0  # who failed counts as 0; nobody is drawn in their place
         self.setup()
 
     # The algorithm's part.
@@ -127,7 +132,7 @@ class FederatedStrategy(Strategy):
         central differential privacy, that of the clipped vectors, with noise.
         """
         if self.privacy and self.config.dp.central:
-            vectors = [update[name] for update in updates]
+            vectors = [update[name] for update in updates] or [np.zeros_like(self.x)]
             return self.privacy.mean(vectors, self._tag).astype(self.x.dtype)
         if self.config.aggregation != "mean":
             return self._robust_mean(np.stack([update[name] for update in updates]))
@@ -233,7 +238,7 @@ class FederatedStrategy(Strategy):
         run, seed, size = self.config, self.config.seed, self.config.clients_per_round
         attempt = int(config["attempt"])  # type: ignore[arg-type]
         self._tag = server_round * (run.round_retries + 1) + attempt
-        self.hosting.wait(grid, self.min_clients, run.node_timeout)
+        self.hosting.wait(grid, max(self.min_clients, 1), run.node_timeout)
         hosts: dict[int, list[int]] = {}
         clients = self.hosting.clients
         if self.privacy:
@@ -308,8 +313,8 @@ class FederatedStrategy(Strategy):
                 )
             self.thin_round(server_round, dict(sorted(failures.items())) | away)
             return None, metrics
+        lost = [u.client for u in updates if self._has_lost_state(u)]
         self._accepted |= {update.client: self._tag for update in updates}
-        lost = [update.client for update in updates if update.state_lost]
         if lost and self.config.on_lost_state == "go-on":
             self._warn_once(
                 "lost state",
@@ -335,12 +340,17 @@ class FederatedStrategy(Strategy):
                 lost[0],
                 server_round,
             )
+            self._losses.update(lost)
             self._start_afresh()
         if self.privacy:
             metrics["epsilon"] = self.privacy.spent()
         else:  # the loss has no noise
             metrics["train_loss"] = sum(u.train_loss / len(updates) for u in updates)
         return self.arrays(), metrics
+
+    def _has_lost_state(self, update: Update) -> bool:
+        """Tell whether a client no longer has what the server accepted of it; that it says so is not enough."""
+        return update.state_lost and self.keeps_state and update.client in self._accepted
 
     def _start_afresh(self) -> None:
         """Forget all that server and clients remember, but for the model.
@@ -444,6 +454,9 @@ class FederatedStrategy(Strategy):
 
     def _bounded(self, update: Update, failures: dict[int, str]) -> Update | None:
         """Return an update whose vectors are no longer than `max-update-norm`; None if it is refused."""
+        if self._has_lost_state(update) and self._losses[update.client] >= MOST_LOSSES:
+            failures[update.client] = f"it has lost its state more than {MOST_LOSSES} times"
+            return None
         most = self.config.max_examples
         if most and update.num_examples > most:
             failures[update.client] = f"it claims more examples than max-examples = {most}"

@@ -255,7 +255,7 @@ def unpack_invitation(content: RecordDict) -> Invitation:
     head: dict[str, Any] = dict(record)
     if not _is_name(head.get("run")) or not isinstance(head.get("state-dir"), str):
         raise WireError("its run is no name, or its state-dir no text")
-    whole = ([head.get("round"), head.get("tag")], *(_column(head, name) for name in LISTS))
+    whole = ([head.get("round"), head.get("tag")], *(head.get(name, []) for name in LISTS))
     if not all(_are_whole(numbers) for numbers in whole):
         raise WireError("a round, tag or client in it is no whole number")
     records = content.array_records
@@ -266,7 +266,7 @@ def unpack_invitation(content: RecordDict) -> Invitation:
         for client, name, place in _owned(head):
             own.setdefault(client, {})[str(name)] = arrays[str(place)]
         for client, tag in zip(
-            _column(head, "kept-clients"), _column(head, "kept-tags"), strict=True
+            head.get("kept-clients", []), head.get("kept-tags", []), strict=True
         ):
             kept.setdefault(client, []).append(tag)
         accepted = dict(zip(head["clients"], head["accepted"], strict=True))
@@ -289,7 +289,7 @@ def _facts(head: dict[str, Any]) -> ImageFacts | None:
     if "image-shape" not in head:
         return None
     keys = ("image-shape", "num-classes", "pixel-mean", "pixel-std")
-    shape, classes, mean, std = (_column(head, key) for key in keys)
+    shape, classes, mean, std = (head.get(key, []) for key in keys)
     sound = isinstance(shape, list) and len(shape) == 3 and _are_whole([*shape, classes])
     if not sound or not all(_are_numbers(numbers, shape[0]) for numbers in (mean, std)):
         raise WireError("what it says of the images makes no sense")
@@ -304,10 +304,6 @@ def _are_numbers(numbers: Any, count: int) -> bool:
     )
 
 
-def _column(head: dict[str, Any], name: str) -> Any:
-    return head.get(name, [])
-
-
 def _are_whole(numbers: Any) -> bool:
     return isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
 
@@ -320,7 +316,7 @@ def _is_name(run: Any) -> bool:
 
 
 def _owned(head: dict[str, Any]) -> Iterable[tuple[int, str, int]]:
-    columns = (_column(head, name) for name in ("own-clients", "own-names", "own-arrays"))
+    columns = (head.get(name, []) for name in ("own-clients", "own-names", "own-arrays"))
     return zip(*columns, strict=True)
 
 

@@ -29,7 +29,7 @@ from fedapp.errors import ConfigError
 from fedapp.models import make_problem
 from fedapp.privacy import Privacy, clipped, clipped_mean, epsilon, private_update, system_normals
 from fedapp.randomness import generator
-from fedapp.registry import ALGORITHMS, find_compressor, make_strategy
+from fedapp.registry import ALGORITHMS, Algorithm, find_compressor, make_strategy
 from fedapp.strategy import FederatedStrategy
 from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds
@@ -430,33 +430,58 @@ def test_the_records_say_what_was_spent_so_far(run_inline: RunInline) -> None:
     assert read_rounds(local)[-1]["epsilon"] == epsilon(Z / 2, 1e-5, most)
 
 
-@pytest.mark.parametrize("where", ["server", "client"])
-def test_a_thin_round_costs_only_what_was_seen(
-    where: str, run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the second round, the first attempt fails: the server alone has seen what the others sent."""
+def failing_once(round_: int, failed: list[int]) -> Algorithm:
+    """Return FedAvg whose first client in a round fails."""
     fedavg = ALGORITHMS["fedavg"]
-    failed: list[int] = []
 
     class Once(fedavg.client):  # type: ignore[misc, name-defined]
         def fit(self, parameters: Any, config: Any) -> Any:
-            if config["round"] == 2 and not failed:
+            if config["round"] == round_ and not failed:
                 failed.append(self.client)
                 raise ValueError("out of luck")
             return super().fit(parameters, config)
 
-    monkeypatch.setitem(registry.ALGORITHMS, "fedavg", replace(fedavg, client=Once))
-    keys = KEYS | {"dp__where": where, "min_clients": 8, "clients_per_round": 8}
+    return replace(fedavg, client=Once)
+
+
+def test_what_clients_sent_in_a_thin_round_counts(
+    run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second round, the first attempt fails: the server has seen what the others sent."""
+    failed: list[int] = []
+    monkeypatch.setitem(registry.ALGORITHMS, "fedavg", failing_once(2, failed))
+    keys = KEYS | {"dp__where": "client", "min_clients": 8, "clients_per_round": 8}
     directory = run_inline(**keys)
     assert failed
     counts = json.loads((directory / "privacy.json").read_text())["releases"]
-    if where == "server":
-        assert counts == {"server": 3}
-    else:
-        assert counts == {str(client): 4 for client in range(8)}
+    assert counts == {str(client): 4 for client in range(8)}
     spent = [r["epsilon"] for r in read_rounds(directory)]
-    steps = (1, 2, 3) if where == "server" else (1, 3, 4)
-    assert spent == [epsilon(Z / 2, 1e-5, k) for k in steps]
+    assert spent == [epsilon(Z / 2, 1e-5, k) for k in (1, 3, 4)]
+
+
+def test_nobody_is_drawn_in_place_of_a_client_that_fails(
+    run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or those who do not fail would be in more rounds than is counted, of which every one is released."""
+    fedavg = ALGORITHMS["fedavg"]
+
+    class Ill(fedavg.client):  # type: ignore[misc, name-defined]
+        def fit(self, parameters: Any, config: Any) -> Any:
+            if self.client >= 1:
+                raise ValueError("out of luck")
+            return super().fit(parameters, config)
+
+    monkeypatch.setitem(registry.ALGORITHMS, "fedavg", replace(fedavg, client=Ill))
+    directory = run_inline(**KEYS | {"clients_per_round": 2, "num_rounds": 40})
+    rounds = read_rounds(directory)
+    took_part = sum(r["clients"] for r in rounds)
+    assert (
+        2 <= took_part <= 20
+    )  # of 8 clients 2 are drawn: 10 times is usual, 40 if somebody must be there
+    assert {r["clients"] + r["failures"] for r in rounds} == {2}
+    assert json.loads((directory / "privacy.json").read_text())["releases"] == {"server": 40}
+    with pytest.raises(ConfigError, match="set min-clients = 1"):
+        run_inline(**KEYS | {"min_clients": 2})
 
 
 def test_what_is_run_again_counts_again(run_inline: RunInline) -> None:

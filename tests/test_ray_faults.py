@@ -34,7 +34,7 @@ KEYS: dict[str, Value] = {
     "lr": 0.1,
     "round_retries": 0,
 }
-SLOW_ROUND, PAUSE = 3, 3.0
+SLOW_ROUND, PAUSE = 3, 6.0
 
 slow_app = ClientApp()
 slow_app.query()(client_app.query)

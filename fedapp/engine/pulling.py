@@ -2,7 +2,8 @@
 
 Flower's HttpGrid puts an answer together from objects that the node made. One that cannot be put together raises, and
 takes all the others with it: a node could end a run so. And whom an answer says it answers is the node's word; the
-message that it was asked for with is not.
+message that it was asked for with is not. They are pulled one by one, because Flower tells the SuperLink that it has the answers, which
+then forgets them, before it raises.
 """
 
 import time
