@@ -321,6 +321,13 @@ def test_a_sweep_that_is_killed_goes_on_in_the_middle_of_a_run(tmp_path: Path) -
     assert_same(whole, tmp_path / "out" / "try-scaffold")
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    directory = run(tmp_path, keys_of("fedavgm"))
+    (directory / ".model.safetensors-abc").write_bytes(b"half of a model")
+    run(tmp_path, keys_of("fedavgm") | {"num-rounds": 12}, resume=True)
+    assert not list(directory.glob(".model*"))
+
+
 def test_only_algorithms_with_state_keep_some(tmp_path: Path) -> None:
     for name in ("fedavgm", "mifa"):
         directory = run(tmp_path / name, keys_of(name))

@@ -175,3 +175,36 @@ def test_fedcet_cannot_and_says_so() -> None:
     config = parse_run_config(keys)
     with pytest.raises(ConfigError, match='set on-lost-state = "go-on"; the run then ends'):
         make_strategy(config, make_problem(config))
+
+
+class Lying(InlineGrid):
+    """Client 0 says in every round that it has lost its state, and has it all the same."""
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        for reply in replies:
+            if "metrics.0" in reply.content:
+                reply.content.metric_records["metrics.0"]["state-lost"] = 1
+        return replies
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedavgm"])
+def test_nobody_makes_all_start_afresh_for_ever(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A few times one is believed; where clients remember nothing, not even once."""
+    keys = KEYS | {"algorithm": name, "clients-per-round": 6, "on-lost-state": "reset"}
+    config = parse_run_config(keys)
+    problem = make_problem(config)
+    strategy = make_strategy(config, problem)
+    grid = Lying(client_app.app, config.flat(), 2)
+    records = list(run_rounds(grid, strategy, problem, config, "lost"))
+    told = sum("CLIENT STATE IS LOST" in m for m in caplog.messages)
+    failed = [record["round"] for record in records if record["failures"]]
+    if name == "fedavgm":
+        assert (told, failed) == (0, [])
+        return
+    assert told == 3
+    # After each reset its next word is of a client that had nothing, and counts for nothing.
+    assert failed == list(range(8, 121))
+    assert any("it has lost its state more than 3 times" in m for m in caplog.messages)

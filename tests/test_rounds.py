@@ -302,6 +302,13 @@ def test_nodes_are_asked_once_and_strange_answers_are_left_out(
         hosting.update(grid)
     assert hosting.node_of[1] == hosting.node_of[4] == 2
     assert sum("Node 7 claims 2 clients that other nodes host" in m for m in caplog.messages) == 1
+    away = grid._contexts.pop(2), grid._contexts.pop(7)
+    hosting.update(grid)
+    assert sorted(hosting.node_of) == [2, 5]
+    away[0].node_config = {"partition-id": 0, "num-partitions": 3}
+    grid._contexts[2] = away[0]  # it comes back to another place, under its old id
+    hosting.update(grid)
+    assert sorted(hosting.node_of) == [0, 2, 3, 5]
     nobody = InlineGrid(client_app.app, config.flat(), nodes=0)
     Hosting(6).wait_for_all(nobody, limit=0.1)
     with pytest.raises(RunError, match=r"host 0 clients, 1 are needed.*node-timeout = 0.1"):

@@ -47,6 +47,16 @@ def test_a_late_attempt_does_not_undo_a_newer_one(make: Make, tmp_path: Path) ->
     assert store.load(1, 7) is not None
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    store.save(1, 1, {"g": np.ones(3, np.float32)}, keep=[0])
+    (tmp_path / "1" / ".2.safetensors-abc").write_bytes(b"half of a state")
+    (tmp_path / "1" / ".3.safetensors-abc").write_bytes(b"of one that may still be written")
+    store.save(1, 3, {"g": np.ones(3, np.float32)}, keep=[1])
+    names = sorted(path.name for path in (tmp_path / "1").iterdir())
+    assert names == [".3.safetensors-abc", "1.safetensors", "3.safetensors"]
+
+
 def test_an_unreadable_state_is_lost_not_fatal(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     store.save(1, 5, {"g": np.ones(3, np.float32)}, keep=[0])
