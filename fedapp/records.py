@@ -195,8 +195,9 @@ class RunDirectory:
         content = {"config": settled, "identity": self.identity, "versions": versions}
         text = json.dumps(content, indent=2) + "\n"
         with _room(self.path):
-            for left in self.path.glob(".*-*"):  # by a process that was killed as it wrote
-                left.unlink()
+            for left in self.path.glob(".*"):  # by a process that was killed as it wrote
+                if left.name != ".lock":
+                    left.unlink()
             self._rounds: IO[str] = (self.path / "rounds.jsonl").open("a")
             write_atomically(self.path / "config.json", lambda path: path.write_text(text))
 

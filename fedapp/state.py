@@ -7,7 +7,9 @@ says which older ones a checkpoint of its own would ask for: a server that resum
 """
 
 import logging
+import time
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -21,6 +23,7 @@ from fedapp import wire
 
 log = logging.getLogger("flwr")
 Arrays = dict[str, NDArray[Any]]
+LEFT_FOR = 3600.0  # seconds until what is half written counts as given up
 CLIENT_STATE = "client-state"  # in a run's directory, if nodes and server share a disk
 
 
@@ -63,7 +66,7 @@ class ContextStore:
 
 
 def _is_old(version: str, tag: int, keep: Collection[int]) -> bool:
-    return int(version) < tag and int(version) not in keep
+    return version.isdigit() and int(version) < tag and int(version) not in keep
 
 
 class DirectoryStore:
@@ -99,9 +102,12 @@ class DirectoryStore:
         for other in directory.glob("*.safetensors"):
             if _is_old(other.stem, tag, keep):
                 other.unlink()
-        for left in directory.glob(".*"):  # by a process that was killed as it wrote
-            if _is_old(left.name[1:].partition(".")[0], tag, ()):
-                left.unlink(missing_ok=True)
+        for left in directory.glob(
+            ".*"
+        ):  # by a process that was killed as it wrote; or one that writes now
+            with suppress(FileNotFoundError):
+                if left.stat().st_mtime < time.time() - LEFT_FOR:
+                    left.unlink()
 
 
 def write_atomically(path: Path, write: Any) -> None:

@@ -19,6 +19,11 @@ from fedapp.engine import InlineGrid
 RunInline = Callable[..., Path]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest first: what has to wait for real federations."""
+    items.sort(key=lambda item: "test_deploy" not in item.nodeid)
+
+
 @pytest.fixture
 def run_inline(tmp_path: Path) -> RunInline:
     """Return a function that runs a config on InlineGrid and returns the run's directory."""

@@ -1,7 +1,9 @@
 """What clients remember, and which version of it counts."""
 
 import json
+import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,14 +49,16 @@ def test_a_late_attempt_does_not_undo_a_newer_one(make: Make, tmp_path: Path) ->
     assert store.load(1, 7) is not None
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_removed_in_time(tmp_path: Path) -> None:
+    """Whatever its name: safetensors has temporary files of its own."""
     store = DirectoryStore(tmp_path)
     store.save(1, 1, {"g": np.ones(3, np.float32)}, keep=[0])
-    (tmp_path / "1" / ".2.safetensors-abc").write_bytes(b"half of a state")
-    (tmp_path / "1" / ".3.safetensors-abc").write_bytes(b"of one that may still be written")
+    for name, age in ((".2.safetensors-abc", 7200), (".tmpXyZ", 7200), (".tmpAbC", 10)):
+        (tmp_path / "1" / name).write_bytes(b"half of a state")
+        os.utime(tmp_path / "1" / name, (time.time() - age,) * 2)
     store.save(1, 3, {"g": np.ones(3, np.float32)}, keep=[1])
     names = sorted(path.name for path in (tmp_path / "1").iterdir())
-    assert names == [".3.safetensors-abc", "1.safetensors", "3.safetensors"]
+    assert names == [".tmpAbC", "1.safetensors", "3.safetensors"]
 
 
 def test_an_unreadable_state_is_lost_not_fatal(tmp_path: Path) -> None:
