@@ -15,7 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedapp.config import RunConfig, absolute_paths, parse_run_config, read_overrides
+from fedapp.config import (
+    RunConfig,
+    absolute_paths,
+    add_config_arguments,
+    parse_run_config,
+    read_overrides,
+)
 from fedapp.errors import ConfigError, RunError
 from fedapp.sweep import PlannedRun, read_runs
 
@@ -26,15 +32,7 @@ if TYPE_CHECKING:
 def main() -> int:
     """Parse the command line and run what it asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("presets", nargs="*", type=Path, metavar="PRESET.toml")
-    parser.add_argument(
-        "-c",
-        dest="config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a run-config key with a TOML value, as `flwr run -c` takes it; may be repeated",
-    )
+    add_config_arguments(parser)
     parser.add_argument(
         "--engine",
         choices=["ray", "inline"],

@@ -37,6 +37,7 @@ from fedapp.client import Client
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.engine.local import CLIENT_APP_FAILED
+from fedapp.parallel import silence
 from fedapp.randomness import generator
 from fedapp.records import read_rounds
 from fedapp.registry import ALGORITHMS
@@ -351,14 +352,8 @@ def _watching(watch: Watch) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logger.setLevel(level)
+    with silence(logging.CRITICAL), contextlib.redirect_stdout(io.StringIO()):
+        yield
 
 
 @dataclass

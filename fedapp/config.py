@@ -8,6 +8,7 @@ here; an algorithm's own keys are a table of its name.
 import os
 import re
 import tomllib
+from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -485,6 +486,19 @@ def flat_keys(path: Path, table: dict[str, Any]) -> dict[str, Value]:
         return dict(flatten_dict(table))
     except ValueError as error:
         raise ConfigError(f"The preset {path} cannot be read: {error}.") from None
+
+
+def add_config_arguments(parser: ArgumentParser) -> None:
+    """Let a command take what `read_overrides` reads."""
+    parser.add_argument("presets", nargs="*", type=Path, metavar="PRESET.toml")
+    parser.add_argument(
+        "-c",
+        dest="config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a run-config key with a TOML value, as `flwr run -c` takes it; may be repeated",
+    )
 
 
 def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Value]:

@@ -16,11 +16,11 @@ from fedapp.errors import ConfigError, RunError
 
 
 @contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Log nothing but errors."""
+def silence(least: int = logging.ERROR) -> Iterator[None]:
+    """Log nothing but errors, or what is worse."""
     logger = logging.getLogger("flwr")
     level = logger.level
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(least)
     try:
         yield
     finally:
