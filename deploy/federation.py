@@ -64,6 +64,7 @@ class Federation:
         self._environment = os.environ | {
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
+            "PYTHONUNBUFFERED": "1",  # what is logged can be read at once
             "RAY_ADDRESS": "local",  # a Ray of its own, whatever else runs on this machine
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }
