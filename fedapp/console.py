@@ -116,8 +116,8 @@ class RunConsole:
 
 
 def _figures(record: dict[str, Any]) -> str:
-    formats = {"test_accuracy": ".4f", "test_loss": ".4g", "gap": ".4g", "distance": ".4g"}
-    formats["epsilon"] = ".4g"
+    formats = {"test_accuracy": ".4f"}
+    formats |= dict.fromkeys(("test_loss", "gap", "distance", "epsilon"), ".4g")
     shown = [
         f"{name.replace('_', ' ')} {record[name]:{form}}"
         for name, form in formats.items()

@@ -46,21 +46,21 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     if config.tensorboard:
         writer_type()
     directory = RunDirectory(config)
-    board = TensorBoardLog(directory.path) if config.tensorboard else None
+    board = None
     checkpoints, client_state = Checkpoints(directory.path), directory.path / CLIENT_STATE
     lasting = bool(config.checkpoint_every or checkpoints.paths())  # the run may be resumed
-    if keeps_state(config) and not config.state_dir:
-        if isinstance(grid, InMemoryGrid) or (lasting and not deployed):
-            # Flower's simulation carries a node's Context with every message to it and back; and what
-            # is in a process's memory is lost with it.
-            strategy.state_dir = str(client_state)
-        elif lasting:
-            strategy.notes.append(
-                "Nodes without a state-dir of their own forget what their clients remember when a run resumes."
-            )
     try:
-        if strategy.state_dir == str(client_state):
-            writable_directory("results-dir", client_state)
+        if config.tensorboard:
+            board = TensorBoardLog(directory.path)
+        if keeps_state(config) and not config.state_dir:
+            if isinstance(grid, InMemoryGrid) or (lasting and not deployed):
+                # Flower's simulation carries a node's Context with every message to it and back; and what
+                # is in a process's memory is lost with it.
+                strategy.state_dir = str(writable_directory("results-dir", client_state))
+            elif lasting:
+                strategy.notes.append(
+                    "Nodes without a state-dir of their own forget what their clients remember when a run resumes."
+                )
         done, records = 0, directory.rounds() if config.resume else []
         if config.resume and not has_ended(records, config):
             done = checkpoints.restore(strategy)

@@ -17,9 +17,8 @@ class Layout:
     layers: tuple[int, ...]  # without the head's; a layer's weight and bias are one piece
     head: int = 0
     model: str = ""
-    variances: tuple[
-        tuple[int, int], ...
-    ] = ()  # where in the buffers, which are no part of the vector
+    # Where in the buffers, which are no part of the vector:
+    variances: tuple[tuple[int, int], ...] = ()
 
     @property
     def size(self) -> int:
