@@ -231,7 +231,7 @@ class _Spoiling(Grid):
         states = sum(len(context.state) for context in self.contexts())
         if strategy.state_dir:
             states = sum(1 for _ in Path(strategy.state_dir).glob("*/*/*"))
-        return Kept(resident(), len(strategy._undelivered), len(strategy._said), states)
+        return Kept(resident(), len(strategy.deliveries.tags), len(strategy._said), states)
 
     def contexts(self) -> Iterable[Context]:
         """Return the nodes' Contexts, as far as they are in this process."""

@@ -1,91 +1,195 @@
-"""Checkpoints: all that the server would need to go on after a round, in one file.
+"""Checkpoints: all that the server needs to continue after a round, in one file.
 
-`<run>/checkpoint/round-<k>.safetensors` holds the strategy's state as named arrays, and a digest of them. It is
-written whole or not at all; the last two are kept. What clients remember stays with them: the server tells them which
-versions the kept checkpoints would ask for.
+`<run>/checkpoint/round-<k>.safetensors` holds the strategy's state as named arrays and a copy of `rounds.jsonl`; its
+metadata says which run it belongs to, with which config, and carries a digest of everything. It is written whole or not
+at all, and only once everything that it refers to is on the disk: the clients' states, by tag and digest, and
+what is still to be delivered. The last two checkpoints are kept, and clients keep the states that they name.
 """
 
 import hashlib
 import json
 import logging
-import os
+import math
+import zlib
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
 
-from fedapp.state import write_atomically
-from fedapp.strategy import FederatedStrategy
+from fedapp.errors import ConfigError
+from fedapp.files import DamagedFileError, brief, fsync, load_arrays, remove_leftovers, save_arrays
+from fedapp.state import DirectoryStore, StateError
+from fedapp.strategy import FederatedStrategy, accepted_states
 from fedapp.wire import Arrays
 
 log = logging.getLogger("flwr")
 KEPT = 2
+ROUNDS = "rounds"  # the array that holds a copy of rounds.jsonl
+HERE = "states-here"  # the clients whose states are on a disk that the server sees
+UNUSABLE = ".unusable"  # added to the name of a checkpoint that was skipped
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Which round a run continues after, and the rounds up to it as they were recorded; 0: from the start."""
+
+    round: int = 0
+    rounds: str = ""
 
 
 class Checkpoints:
-    """The checkpoints of one run."""
+    """The checkpoints of one run.
 
-    def __init__(self, run: Path) -> None:
+    `states` is where the clients keep their states, if that is a disk of this machine: their files are synced before,
+    and checked when a checkpoint that names them is restored.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        identity: str = "",
+        config: Mapping[str, Any] | None = None,
+        states: DirectoryStore | None = None,
+    ) -> None:
         self.directory = run / "checkpoint"
+        self.identity, self.config, self.states = identity, dict(config or {}), states
+        self._synced: dict[
+            int, int
+        ] = {}  # client -> tag of its state that is known to be on the disk
 
     def paths(self) -> list[Path]:
         """Return the files, the newest first."""
         return sorted(self.directory.glob("round-*.safetensors"), reverse=True)
 
-    def write(self, round_: int, strategy: FederatedStrategy) -> None:
+    def write(self, round_: int, strategy: FederatedStrategy, rounds: str = "") -> None:
         """Save the state after a round; a disk that is full costs this checkpoint and nothing else."""
-        path = self.directory / f"round-{round_:07d}.safetensors"
-        arrays = strategy.saved()
-        metadata = {"round": str(round_), "digest": _digest(round_, arrays)}
+        path = self._path(round_)
+        saved = strategy.saved()
+        copy = np.frombuffer(zlib.compress(rounds.encode(), 1), np.uint8)
         try:
             self.directory.mkdir(exist_ok=True)
-            write_atomically(path, lambda place: _save(arrays, place, metadata))
+            saved[HERE] = self._sync_states(saved)
+            strategy.deliveries.sync()
+            save_arrays(path, saved | {ROUNDS: copy}, self._about(round_))
+            fsync(self.directory.parent)
         except (OSError, SafetensorError) as error:
-            log.warning("The checkpoint of round %d could not be written: %s", round_, error)
+            log.warning("The checkpoint of round %d could not be written: %s", round_, brief(error))
             return
-        strategy.checkpointed(arrays["accepted"])
-        for old in [*self.paths()[KEPT:], *self.directory.glob(".*")]:  # and what a kill left
+        for old in self.paths()[KEPT:]:
             old.unlink()
+        remove_leftovers(self.directory)
+        strategy.checkpointed(saved)
 
-    def restore(self, strategy: FederatedStrategy) -> int:
-        """Take up the newest state that is whole and fits; return its round, 0 if there is none."""
-        usable: list[tuple[int, NDArray[Any]]] = []
+    def restore(self, strategy: FederatedStrategy, diverged_since: int | None = None) -> Restored:
+        """Restore the newest checkpoint that is whole and fits.
+
+        After a divergence it must be from before the round that caused it, or, if that is not known, older than the
+        newest. Checkpoints that are skipped are set aside, and the reason is logged. If damage leaves none, the run
+        cannot continue.
+        """
+        suspect = self._suspect(diverged_since)
+        usable: list[tuple[Restored, Arrays]] = []
+        skipped: list[str] = []
         for path in self.paths():
             try:
-                round_, arrays = _load(path)
+                restored, arrays = self.load(path)
+                if restored.round >= suspect:
+                    raise DamagedFileError(f"{path} was written after what made the run diverge.")
                 if not usable:
+                    self._check_states(path, arrays)
                     strategy.restore(arrays)
-            except (OSError, SafetensorError, ValueError, KeyError) as error:
-                log.warning("The checkpoint %s is of no use, and left out: %s", path, error)
+            except (DamagedFileError, ValueError, KeyError, zlib.error) as error:
+                skipped.append(f"{path.name}: {error}")
+                log.warning("Skipping unusable checkpoint %s: %s", path, error)
                 continue
-            usable.append((round_, arrays["accepted"]))
-        for _, accepted in reversed(usable):  # clients keep what the older one would ask for, too
-            strategy.checkpointed(accepted)
-        return usable[0][0] if usable else 0
+            usable.append((restored, arrays))
+        if skipped and not usable and diverged_since is None:
+            raise ConfigError(
+                f"No checkpoint in {self.directory} can be used ({skipped[0]}) Restore one from a backup, or remove "
+                f"{self.directory.parent} and start again."
+            )
+        self._set_aside(set(self.paths()) - {self._path(r.round) for r, _ in usable})
+        for _, arrays in reversed(usable):  # clients keep what the older one would ask for, too
+            strategy.checkpointed(arrays)
+        return usable[0][0] if usable else Restored()
+
+    def _suspect(self, diverged_since: int | None) -> float:
+        """Return the round from which on checkpoints cannot be trusted."""
+        if diverged_since is None or not (paths := self.paths()):
+            return math.inf
+        return diverged_since or int(paths[0].stem.partition("-")[2])
+
+    def _path(self, round_: int) -> Path:
+        return self.directory / f"round-{round_:07d}.safetensors"
+
+    @staticmethod
+    def _set_aside(paths: set[Path]) -> None:
+        """Rename files, so that nothing is lost and none of them is taken for the newest one."""
+        for path in paths:
+            path.replace(path.with_name(path.name + UNUSABLE))
+
+    def _about(self, round_: int) -> dict[str, str]:
+        about = {"run": self.identity, "round": str(round_)}
+        return about | {"config": json.dumps(self.config, sort_keys=True)}
+
+    def load(self, path: Path) -> tuple[Restored, Arrays]:
+        """Read a checkpoint, and check that it is whole and of this run."""
+        arrays, about = load_arrays(path, {"run": self.identity} if self.identity else {})
+        round_ = int(about["round"])
+        if "run" not in about and _old_digest(round_, arrays) != about["digest"]:
+            raise DamagedFileError(f"{path} has changed since it was written.")
+        if path != self._path(round_):
+            raise DamagedFileError(f"{path} is the checkpoint of round {round_}.")
+        rounds = arrays.pop(ROUNDS, None)
+        return Restored(round_, "" if rounds is None else _text(rounds)), arrays
+
+    def _sync_states(self, saved: Arrays) -> NDArray[np.int64]:
+        """Wait until the states that a checkpoint will name are on the disk; return whose are on this one."""
+        here: dict[int, int] = {}
+        if self.states:
+            for client, (tag, digest) in accepted_states(saved).items():
+                path = self.states.path(client, tag)
+                if digest and self._synced.get(client) != tag:
+                    with suppress(FileNotFoundError):  # that node keeps them elsewhere
+                        fsync(path)
+                        fsync(path.parent)
+                        here[client] = tag
+                elif digest:
+                    here[client] = tag
+            if here.items() - self._synced.items():
+                fsync(self.states.directory)
+                fsync(self.states.directory.parent)
+            self._synced = here
+        return np.array(sorted(here), np.int64)
+
+    def _check_states(self, path: Path, saved: Arrays) -> None:
+        """Refuse a checkpoint whose clients' states are not all there, unless they are to be restarted."""
+        if not self.states or self.config.get("on-lost-state") == "reset":
+            return
+        accepted = accepted_states(saved)
+        for client in saved.get(HERE, np.zeros(0, np.int64)).tolist():
+            tag, digest = accepted[client]
+            state = self.states.path(client, tag)
+            try:
+                if self.states.load(client, tag, digest) is None:
+                    raise StateError(f"{state} is missing.")
+            except StateError as error:
+                raise DamagedFileError(
+                    f"{path.name} needs the state of client {client}, and {error}"
+                ) from None
 
 
-def _save(arrays: Arrays, path: Path, metadata: dict[str, str]) -> None:
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path, metadata)
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+def _text(rounds: NDArray[Any]) -> str:
+    return zlib.decompress(rounds.tobytes()).decode()
 
 
-def _load(path: Path) -> tuple[int, Arrays]:
-    with safe_open(path, "numpy") as file:
-        metadata = file.metadata() or {}
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    round_ = int(metadata["round"])
-    if _digest(round_, arrays) != metadata["digest"]:
-        raise ValueError("its content has changed since it was written")
-    return round_, arrays
-
-
-def _digest(round_: int, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return a checksum of the round, and of every array's name, type, shape and numbers."""
+def _old_digest(round_: int, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the digest of checkpoints that do not name their run."""
     digest = hashlib.sha256(str(round_).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])

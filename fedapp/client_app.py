@@ -16,7 +16,14 @@ from fedapp.hosting import hosted_clients
 from fedapp.models import make_problem
 from fedapp.models.problem import Problem
 from fedapp.registry import Algorithm, find_algorithm, find_compressor, keeps_state
-from fedapp.state import CLIENT_STATE, ContextStore, DirectoryStore, StateError, StateStore
+from fedapp.state import (
+    CLIENT_STATE,
+    NO_DIGEST,
+    ContextStore,
+    DirectoryStore,
+    StateError,
+    StateStore,
+)
 from fedapp.strategy import SENT_BESIDE, WHY
 from fedapp.wire import Invitation, Update
 
@@ -96,7 +103,8 @@ def _shard(context: Context, hosted: range, invitation: Invitation) -> Shard | N
 
 def _store(config: RunConfig, context: Context, invitation: Invitation) -> StateStore:
     if config.state_dir:
-        return DirectoryStore(writable_directory("state-dir", config.state_dir) / invitation.run)
+        place = writable_directory("state-dir", config.state_dir)
+        return DirectoryStore(place / invitation.run, invitation.durable)
     # A simulation's server makes a directory for its nodes. One elsewhere cannot: a node makes none for it.
     offered = Path(invitation.state_dir)
     if offered.name == CLIENT_STATE and offered.is_absolute() and offered.is_dir():
@@ -114,7 +122,8 @@ def _train_client(
 ) -> Update:
     accepted = invitation.accepted[client]
     stateful = keeps_state(config)
-    remembered = store.load(client, accepted) if stateful and accepted else {}
+    digest = invitation.digests.get(client, NO_DIGEST)
+    remembered = store.load(client, accepted, digest) if stateful and accepted else {}
     objective = problem.objective(client)
     device = objective.buffers.device
     state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}
@@ -125,9 +134,11 @@ def _train_client(
     arrays, examples, metrics = trainee.fit(
         [*received.values(), buffers], {"round": invitation.round, "names": " ".join(received)}
     )
+    digest = NO_DIGEST
     if stateful:
         kept = {name: tensor.cpu().numpy() for name, tensor in trainee.state.items()}
-        store.save(client, invitation.tag, kept, keep={accepted, *invitation.kept.get(client, [])})
+        keep = {accepted, *invitation.kept.get(client, [])}
+        digest = store.save(client, invitation.tag, kept, keep)
     return Update(
         client,
         dict(zip((*trainee.sends, "buffers"), arrays, strict=True)),
@@ -135,4 +146,6 @@ def _train_client(
         metrics["steps"],
         metrics["train-loss"],
         state_lost=remembered is None,
+        # A digest tells of what was trained, which local noise is there to hide.
+        state_digest=NO_DIGEST if config.dp.local else digest,
     )

@@ -30,9 +30,9 @@ from scipy.special import ndtri
 
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
+from fedapp.files import write_atomically
 from fedapp.models import is_network
 from fedapp.randomness import generator
-from fedapp.state import write_atomically
 
 Numbers = NDArray[np.float64]
 Normals = Callable[[int], Numbers]  # draws so many standard normal numbers

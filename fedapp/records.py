@@ -1,4 +1,9 @@
-"""What a run leaves on disk: `config.json`, `rounds.jsonl`, `model.safetensors`."""
+"""What a run leaves on disk: `config.json`, `rounds.jsonl`, `model.safetensors`; and whose directory it is.
+
+A directory is a run's only if its `config.json` says so: it names the format and the run's identity, and is sealed by a
+digest. If that file is damaged, the newest intact checkpoint says the same and it is written again. Any other
+directory is refused and left as it is. Every line of `rounds.jsonl` has a `check` of the line and the identity.
+"""
 
 import itertools
 import json
@@ -8,21 +13,32 @@ import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
-import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from fedapp import __version__
 from fedapp.config import RunConfig, Value, writable_directory
-from fedapp.errors import ConfigError, RunError
-from fedapp.state import write_atomically
+from fedapp.errors import ConfigError, DivergedError, RunError
+from fedapp.files import (
+    TEMPORARY,
+    DamagedFileError,
+    brief,
+    fsync,
+    line_check,
+    load_arrays,
+    remove_leftovers,
+    save_arrays,
+    seal,
+    unseal,
+    write_text,
+)
 
 log = logging.getLogger("flwr")
 
@@ -41,6 +57,12 @@ COLUMNS = [
     "simulated_seconds_nominal",
     "wall_seconds",
 ]
+CHECK = "check"  # the last key of a line
+FORMAT = "fedapp run 2"
+CONFIG, ROUNDS, MODEL, LOCK = "config.json", "rounds.jsonl", "model.safetensors", ".lock"
+PARTIAL = ".partial-"
+DIVERGED = "diverged.txt"
+Record = dict[str, Any]
 
 
 def results_dir(config: RunConfig) -> Path:
@@ -48,29 +70,148 @@ def results_dir(config: RunConfig) -> Path:
     return Path.home() / Path(config.results_dir or "fedapp-results").expanduser()
 
 
-def read_rounds(directory: Path) -> list[dict[str, Any]]:
-    """Read a run's rounds; a last line that was cut off does not count."""
-    lines = (directory / "rounds.jsonl").read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+# Whose directory it is.
+
+
+@dataclass(frozen=True)
+class Passport:
+    """Which run a directory holds, and the config that it was last started with."""
+
+    identity: str
+    config: dict[str, Value]
+    checked: bool = True  # its rounds carry checks; those of an older version do not
+
+
+def read_passport(directory: Path) -> Passport:
+    """Read `config.json`; a file that is not a run's is a ConfigError, a damaged one a DamagedFileError."""
+    path = directory / CONFIG
+    content = unseal(path)
+    if content is None:  # not sealed: of an older version, if it looks exactly like that
+        content = json.loads(path.read_text())
+        keys = set(content) if isinstance(content, dict) else set()
+        if keys - {"identity"} != {"config", "versions"} or not _is_config(content["config"]):
+            if {"identity", "format"} & keys:
+                raise DamagedFileError(f"{path} has changed since it was written.")
+            raise _foreign(directory)
+        return Passport(str(content.get("identity", directory.name)), content["config"], False)
+    if content.get("format") != FORMAT:
+        raise ConfigError(
+            f"{path} has the format {str(content.get('format'))[:40]!r}: use the version of fedapp that wrote it."
+        )
+    return Passport(content["identity"], content["config"])
+
+
+def _is_config(config: Any) -> bool:
+    return isinstance(config, dict) and {"algorithm", "num-rounds", "seed"} <= config.keys()
+
+
+def _foreign(directory: Path) -> ConfigError:
+    return ConfigError(
+        f"{directory} holds no run of fedapp, and was left as it is: give the directory of a run, or choose another "
+        "run-name."
+    )
+
+
+def identify(directory: Path) -> Passport | None:
+    """Return the passport of a run's directory, from its checkpoint if need be; None if nothing was begun there.
+
+    Whatever else the directory is, it is refused; nothing in it is touched.
+    """
+    if not (directory / CONFIG).exists() and all(map(_is_beginning, directory.iterdir())):
+        return None
+    try:
+        return read_passport(directory)
+    except DamagedFileError as damage:
+        for path in sorted((directory / "checkpoint").glob("round-*.safetensors"), reverse=True):
+            with suppress(DamagedFileError, KeyError, ValueError):
+                about = load_arrays(path, {})[1]
+                passport = Passport(about["run"], json.loads(about["config"]))
+                log.warning("%s Continuing with the config that %s holds", damage, path)
+                return passport
+        if not (directory / CONFIG).exists():
+            raise _foreign(directory) from None
+        raise DamagedFileError(
+            f"{damage} If {directory} is a run, restore that file from a backup, or remove the directory and start "
+            "again; if it is not, choose another directory."
+        ) from None
+
+
+def _is_beginning(path: Path) -> bool:
+    """Tell whether a process that was killed as it began may have left this."""
+    empty = path.name == ROUNDS and path.is_file() and not path.stat().st_size
+    return path.name == LOCK or bool(TEMPORARY.fullmatch(path.name)) or empty
 
 
 def read_config(directory: Path) -> dict[str, Value]:
     """Read the config that a run was started with; a key that did not exist then had, in effect, its default."""
-    config: dict[str, Value] = json.loads((directory / "config.json").read_text())["config"]
-    return RunConfig().flat() | config
+    return RunConfig().flat() | read_passport(directory).config
 
 
-def last_record(config: RunConfig) -> dict[str, Any]:
+# Rounds.
+
+
+def format_line(record: Record, identity: str) -> str:
+    """Return a record as a line with a check."""
+    line = json.dumps(record)
+    return json.dumps({**record, CHECK: line_check(identity, line)}) + "\n"
+
+
+def parse_line(line: str, passport: Passport) -> Record:
+    """Return the record of a line; ValueError if it is not what was written."""
+    record = json.loads(line)
+    if not isinstance(record, dict) or type(record.get("round")) is not int:
+        raise ValueError("it is not the record of a round")
+    check = record.pop(CHECK, None)
+    if check != line_check(passport.identity, json.dumps(record)) and (
+        passport.checked or check is not None
+    ):
+        raise ValueError("its check does not fit")
+    return record
+
+
+def read_rounds(directory: Path) -> list[Record]:
+    """Read a run's rounds; a last line that was cut off does not count."""
+    path, passport = directory / ROUNDS, read_passport(directory)
+    records: list[Record] = []
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            records.append(parse_line(line, passport))
+            if records[-1]["round"] != number:
+                raise ValueError(f"it is of round {records[-1]['round']}")
+        except (ValueError, RecursionError) as error:
+            raise DamagedFileError(
+                f"Line {number} of {path} is damaged ({brief(error)}): with checkpoints, resume = true restores "
+                "it; otherwise restore it from a backup."
+            ) from None
+    return records
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise DamagedFileError(f"{path} cannot be read ({brief(error)}).") from None
+    return text.split("\n")[:-1]
+
+
+def last_record(config: RunConfig) -> Record:
     """Return the last line of a named run; empty if there is none."""
     try:
         rounds = read_rounds(results_dir(config) / config.run_name)
-    except OSError:
+    except (OSError, ConfigError):
         rounds = []
     return rounds[-1] if rounds else {}
 
 
-PARTIAL = ".partial-"
-DIVERGED = "diverged.txt"
+def has_ended(rounds: Sequence[Record], config: RunConfig) -> bool:
+    """Tell whether these are all the rounds that a config asks for."""
+    reached = rounds[-1]["test_accuracy"] or 0.0 if rounds else 0.0
+    return len(rounds) >= config.num_rounds or 0 < config.target_accuracy <= reached
+
+
+# Runs of a sweep.
 
 
 def was_completed(config: RunConfig) -> bool:
@@ -78,15 +219,18 @@ def was_completed(config: RunConfig) -> bool:
     directory = results_dir(config) / config.run_name
     if not directory.exists():
         return False
-    try:
-        before, rounds = read_config(directory), read_rounds(directory)
-    except (OSError, ValueError, KeyError):  # killed as it began
-        before, rounds = config.flat(), []
+    passport = identify(directory)
+    before = RunConfig().flat() | passport.config if passport else config.flat()
     if different(before, config, {"resume"}):
         raise ConfigError(
             f"{directory} holds a run with another config: choose another --out, or remove it."
         )
-    if has_ended(rounds, config) and (directory / "model.safetensors").is_file():
+    try:
+        rounds = read_rounds(directory) if passport else []
+    except (OSError, DamagedFileError) as error:
+        log.warning("%s", error)
+        rounds = []
+    if has_ended(rounds, config) and (directory / MODEL).is_file():
         return True
     if (directory / DIVERGED).is_file():
         print(f"{config.run_name} diverged after {len(rounds)} rounds, and would again")
@@ -100,7 +244,7 @@ def was_completed(config: RunConfig) -> bool:
         lock.release()
 
 
-def _set_aside(directory: Path, rounds: Sequence[dict[str, Any]]) -> bool:
+def _set_aside(directory: Path, rounds: Sequence[Record]) -> bool:
     places = (directory.with_name(f"{directory.name}{PARTIAL}{n}") for n in itertools.count(1))
     place = next(place for place in places if not place.exists())
     directory.rename(place)
@@ -110,7 +254,7 @@ def _set_aside(directory: Path, rounds: Sequence[dict[str, Any]]) -> bool:
 
 def _held(directory: Path) -> FileLock:
     """Take a run's directory for this process alone, or say that another has it."""
-    lock = FileLock(directory / ".lock")
+    lock = FileLock(directory / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -129,12 +273,6 @@ def different(before: dict[str, Value], config: RunConfig, free: Collection[str]
     now = config.flat()
     keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     return next((key for key in keys if key not in free), "")
-
-
-def has_ended(rounds: Sequence[dict[str, Any]], config: RunConfig) -> bool:
-    """Tell whether these are all the rounds that a config asks for."""
-    reached = rounds[-1]["test_accuracy"] or 0.0 if rounds else 0.0
-    return len(rounds) >= config.num_rounds or 0 < config.target_accuracy <= reached
 
 
 # What may change when a run goes on: how long and where it runs, but not what it computes.
@@ -156,15 +294,34 @@ class RunDirectory:
         self.path = existing or self._create(config)
         self._lock = self._taken(config, new=existing is None)
         try:
-            if existing:
-                self._check(config)
-            self.identity = self._identity()
-            self._begin(config)
+            found = identify(self.path) if existing else None
+            if found:
+                self._check(config, found)
+            self.identity = found.identity if found else f"{self.path.name}-{uuid4().hex[:8]}"
+            self._begin(config, found)
         except BaseException:
             if existing is None:  # nothing of a run is in there
                 shutil.rmtree(self.path, ignore_errors=True)
             self._lock.release()
             raise
+
+    @staticmethod
+    def _existing(config: RunConfig) -> Path | None:
+        """Return the directory of the run to continue; None if a new one is to be made."""
+        if not config.resume:
+            return None
+        if config.resume is True:
+            path = results_dir(config) / config.run_name
+            if not path.is_dir():
+                return None
+            identify(path)
+        else:
+            path = Path(config.resume).expanduser()
+            if not path.is_dir() or not identify(path):
+                raise ConfigError(
+                    f"resume = {config.resume!r} holds no run: give the directory of one."
+                )
+        return path
 
     def _taken(self, config: RunConfig, new: bool) -> FileLock:
         try:
@@ -175,65 +332,61 @@ class RunDirectory:
                 with suppress(OSError):
                     self.path.rmdir()  # if it is still empty
             raise
-        if new and (self.path / "config.json").exists():
+        if new and (self.path / CONFIG).exists():
             # Between making and taking it, another process has resumed, and left, what was still empty.
             lock.release()
             raise _has_results(config.run_name, self.path)
         return lock
 
-    def _identity(self) -> str:
-        """Return what tells this run's clients' states from those of others."""
-        try:
-            before = json.loads((self.path / "config.json").read_text())
-            return str(before.get("identity", self.path.name))  # of old, a run had its name only
-        except (OSError, ValueError):  # a new one
-            return f"{self.path.name}-{uuid4().hex[:8]}"
-
-    def _begin(self, config: RunConfig) -> None:
-        versions = {"fedapp": __version__, "flwr": version("flwr"), "torch": version("torch")}
-        settled = config.flat() | {"resume": False}
-        content = {"config": settled, "identity": self.identity, "versions": versions}
-        text = json.dumps(content, indent=2) + "\n"
-        with _room(self.path):
-            for left in self.path.glob(".*"):  # by a process that was killed as it wrote
-                if left.name != ".lock":
-                    left.unlink()
-            self._rounds: IO[str] = (self.path / "rounds.jsonl").open("a")
-            write_atomically(self.path / "config.json", lambda path: path.write_text(text))
-
-    @staticmethod
-    def _existing(config: RunConfig) -> Path | None:
-        """Return the directory of the run to go on with; None if a new one is to be made."""
-        if not config.resume:
-            return None
-        if config.resume is True:
-            path = results_dir(config) / config.run_name
-        else:
-            path = Path(config.resume).expanduser()
-            if not (path / "config.json").is_file():
-                raise ConfigError(
-                    f"resume = {config.resume!r} holds no run: give the directory of one."
-                )
-        return path if path.is_dir() else None
-
-    def _check(self, config: RunConfig) -> None:
-        """Refuse to go on with another run than the one that is here."""
-        path = self.path
-        try:
-            before, rounds = read_config(path), read_rounds(path)
-        except (OSError, ValueError, KeyError):  # killed as it began
-            return
+    def _check(self, config: RunConfig, found: Passport) -> None:
+        """Refuse to continue with another run than the one that is here."""
+        before = RunConfig().flat() | found.config
         fixed = {"num-rounds"} if config.lr_schedule == "inverse-sqrt" else set()
         if key := different(before, config, MAY_CHANGE - fixed):
             raise ConfigError(
-                f"The run in {path} cannot go on with another {key}: set it to "
+                f"The run in {self.path} cannot go on with another {key}: set it to "
                 f"{before.get(key)!r}, or start a new run."
             )
-        if rounds and not before.get("checkpoint-every") and not has_ended(rounds, config):
+        if before.get("checkpoint-every"):
+            return
+        try:
+            rounds = read_rounds(self.path)
+            whole = not has_ended(rounds, config) or self._has_model(found.identity)
+        except FileNotFoundError:
+            rounds, whole = [], True
+        if not whole:
+            raise DamagedFileError(
+                f"{self.path / MODEL} is damaged and the run has no checkpoint: restore the file from a backup, or "
+                "remove the directory and start again."
+            )
+        if rounds and not has_ended(rounds, config):
             raise ConfigError(
-                f"The run in {path} was made without checkpoints and cannot go on: remove it, or choose "
+                f"The run in {self.path} was made without checkpoints and cannot go on: remove it, or choose "
                 "another run-name."
             )
+
+    def _begin(self, config: RunConfig, found: Passport | None) -> None:
+        versions = {"fedapp": __version__, "flwr": version("flwr"), "torch": version("torch")}
+        content = {
+            "format": FORMAT,
+            "identity": self.identity,
+            "config": config.flat() | {"resume": False},
+            "versions": versions,
+        }
+        with _room(self.path):
+            remove_leftovers(self.path)
+            if found and not found.checked:
+                self._add_checks(found)
+            write_text(self.path / CONFIG, seal(content))
+            fsync(self.path.parent)
+            self._rounds: IO[str] = (self.path / ROUNDS).open("a")
+
+    def _add_checks(self, found: Passport) -> None:
+        """Give the rounds of an older version what shows that they are whole; damaged ones stay as they are."""
+        with suppress(FileNotFoundError, ValueError):
+            records = [parse_line(line, found) for line in _lines(self.path / ROUNDS)]
+            text = "".join(format_line(record, self.identity) for record in records)
+            write_text(self.path / ROUNDS, text)
 
     @staticmethod
     def _create(config: RunConfig) -> Path:
@@ -253,45 +406,94 @@ class RunDirectory:
                     raise _has_results(name, path) from None
         return path
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """Return the rounds that are written down."""
-        return read_rounds(self.path)
+    def is_complete(self, config: RunConfig) -> bool:
+        """Tell whether all rounds and the model are here, as they were written."""
+        try:
+            complete = has_ended(read_rounds(self.path), config)
+        except (FileNotFoundError, DamagedFileError) as error:
+            log.warning("%s", error)
+            return False
+        return complete and self._has_model(self.identity)
 
-    def go_back_to(self, round_: int) -> list[dict[str, Any]]:
-        """Drop what later rounds left, which are run again; return the rounds that stay."""
-        kept = [record for record in self.rounds() if record["round"] <= round_]
-        text = "".join(json.dumps(record) + "\n" for record in kept)
+    def _has_model(self, identity: str) -> bool:
+        try:
+            load_arrays(self.path / MODEL, {"run": identity})
+        except DamagedFileError as error:
+            log.warning("%s", error)
+            return False
+        return True
 
-        def write(path: Path) -> None:
-            path.write_text(text)
-            (self.path / "model.safetensors").unlink(missing_ok=True)  # when there is room for sure
+    def diverged_since(self) -> int | None:
+        """Return the round whose updates made this run diverge, 0 if that is not known; None if it did not."""
+        if not (self.path / DIVERGED).exists():
+            return None
+        try:
+            return int((unseal(self.path / DIVERGED) or {})["since"])
+        except (DamagedFileError, KeyError, TypeError, ValueError):
+            return 0
 
+    def rounds_text(self) -> str:
+        """Return the rounds that are written down, for a checkpoint; they are on the disk from now on."""
+        with _disk(self.path):
+            fsync(self.path / ROUNDS)
+            return (self.path / ROUNDS).read_text()
+
+    def go_back_to(self, round_: int, copy: str = "") -> list[Record]:
+        """Drop what later rounds left, which are run again; return the rounds that stay.
+
+        Of a round that is missing or damaged, the checkpoint's copy is taken.
+        """
+        kept = self._intact(copy.split("\n")) | self._intact(self._lines_left())
+        if missing := [number for number in range(1, round_ + 1) if number not in kept]:
+            raise DamagedFileError(
+                f"Round {missing[0]} is missing or damaged in {self.path / ROUNDS}: restore that file from a "
+                "backup, or remove the directory and start again."
+            )
+        records = [kept[number] for number in range(1, round_ + 1)]
+        text = "".join(format_line(record, self.identity) for record in records)
         self._rounds.close()
         with _disk(self.path):
-            write_atomically(self.path / "rounds.jsonl", write)
-            self._rounds = (self.path / "rounds.jsonl").open("a")
-        return kept
+            write_text(self.path / ROUNDS, text)
+            (self.path / MODEL).unlink(missing_ok=True)  # there was room for the rounds
+            (self.path / DIVERGED).unlink(missing_ok=True)
+            self._rounds = (self.path / ROUNDS).open("a")
+        return records
 
-    def write_round(self, record: dict[str, Any]) -> None:
+    def _lines_left(self) -> list[str]:
+        try:
+            return _lines(self.path / ROUNDS)
+        except (FileNotFoundError, DamagedFileError):
+            return []
+
+    def _intact(self, lines: Sequence[str]) -> dict[int, Record]:
+        passport, found = Passport(self.identity, {}), {}
+        for line in lines:
+            with suppress(ValueError, RecursionError):
+                record = parse_line(line, passport)
+                found[record["round"]] = record
+        return found
+
+    def write_round(self, record: Record) -> None:
         """Append one whole line."""
         ordered = {name: record.get(name) for name in COLUMNS} | record
         line = {name: _plain(value) for name, value in ordered.items()}
         with _disk(self.path):
-            self._rounds.write(json.dumps(line) + "\n")
+            self._rounds.write(format_line(line, self.identity))
             self._rounds.flush()
 
-    def write_divergence(self, text: str) -> None:
-        """Say that the run diverged, so that a sweep does not try it again."""
+    def write_divergence(self, error: DivergedError) -> None:
+        """Say that the run diverged, so that a sweep does not try it again and `resume` goes further back."""
+        since = getattr(error, "since", 0)
+        content = {"message": str(error), "since": since, "run": self.identity}
         try:
-            write_atomically(self.path / DIVERGED, lambda path: path.write_text(text + "\n"))
-        except OSError as error:  # the divergence itself is what must be told
-            log.warning("That the run diverged could not be noted in %s: %s", self.path, error)
+            write_text(self.path / DIVERGED, seal(content))
+        except OSError as full:  # the divergence itself is what must be told
+            log.warning("That the run diverged could not be noted in %s: %s", self.path, full)
 
     def write_model(self, tensors: dict[str, NDArray[Any]]) -> None:
         """Write the model, all of it or nothing."""
-        whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         with _disk(self.path):
-            write_atomically(self.path / "model.safetensors", lambda path: save_file(whole, path))
+            save_arrays(self.path / MODEL, tensors, {"run": self.identity})
 
     def close(self) -> None:
         """Close the file of rounds, and let others at the directory."""
@@ -311,25 +513,25 @@ def _has_results(name: str, path: Path) -> ConfigError:
 
 @contextmanager
 def _room(directory: Path) -> Iterator[None]:
-    """Say that a run cannot begin, or go on, where nothing can be written."""
+    """Turn disk errors at the start of a run into a ConfigError with advice."""
     try:
         yield
     except FileExistsError:
         raise
     except OSError as error:
         raise ConfigError(
-            f"{directory} cannot be written ({error.strerror or error}): make space, or choose another results-dir."
+            f"{directory} cannot be written ({brief(error)}): make space, or choose another results-dir."
         ) from None
 
 
 @contextmanager
 def _disk(directory: Path) -> Iterator[None]:
-    """Say what is the matter when a disk takes no more."""
+    """Turn disk errors into a RunError with advice."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         raise RunError(
-            f"{directory} cannot be written ({error}): what is there is whole; mend that, and go on from the "
+            f"{directory} cannot be written ({error}): what is there is whole; fix that, and continue from the "
             "last checkpoint with resume = true."
         ) from None
 

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -10,14 +11,15 @@ from flwr.superlink.grid import HttpGrid, InMemoryGrid
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import RunConfig, parse_run_config, writable_directory
 from fedapp.console import RunConsole
+from fedapp.deliveries import UNDELIVERED
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import DivergedError, log_as_one_sentence
 from fedapp.models import make_problem
-from fedapp.records import RunDirectory, has_ended
+from fedapp.records import RunDirectory
 from fedapp.registry import find_algorithm, keeps_state, make_strategy
 from fedapp.report.tensorboard import TensorBoardLog, writer_type
 from fedapp.rounds import run_rounds
-from fedapp.state import CLIENT_STATE
+from fedapp.state import CLIENT_STATE, DirectoryStore
 
 log = logging.getLogger("flwr")
 app = ServerApp()
@@ -47,8 +49,12 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         writer_type()
     directory = RunDirectory(config)
     board = None
-    checkpoints, client_state = Checkpoints(directory.path), directory.path / CLIENT_STATE
+    client_state = directory.path / CLIENT_STATE
+    shares_disk = not deployed and getattr(grid, "shares_disk", True)
+    checkpoints = Checkpoints(directory.path, directory.identity, config.flat())
     lasting = bool(config.checkpoint_every or checkpoints.paths())  # the run may be resumed
+    strategy.durable_states = not shares_disk
+    strategy.deliveries.spill_to(directory.path / UNDELIVERED, directory.identity)
     try:
         if config.tensorboard:
             board = TensorBoardLog(directory.path)
@@ -61,14 +67,19 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
                 strategy.notes.append(
                     "Nodes without a state-dir of their own forget what their clients remember when a run resumes."
                 )
-        done, records = 0, directory.rounds() if config.resume else []
-        if config.resume and not has_ended(records, config):
-            done = checkpoints.restore(strategy)
-            records = directory.go_back_to(done)
+        if strategy.state_dir and shares_disk:
+            states = Path(strategy.state_dir).expanduser() / directory.identity
+            checkpoints.states = DirectoryStore(states)
+        complete = bool(config.resume) and directory.is_complete(config)
+        done = 0
+        if config.resume and not complete:
+            restored = checkpoints.restore(strategy, directory.diverged_since())
+            done = restored.round
+            directory.go_back_to(done, restored.rounds)
             strategy.notes.append(
                 f"Going on after round {done}." if done else "Beginning at round 1."
             )
-        if strategy.privacy and not has_ended(records, config):
+        if strategy.privacy and not complete:
             strategy.privacy.keep(directory.path / "privacy.json", done)
             strategy.notes.append(strategy.privacy.forecast(config.num_rounds - done))
             for warning in strategy.privacy.warnings():
@@ -76,7 +87,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         strategy.notes.append(strategy.what_is_sent())
         with RunConsole(config, directory, strategy.x.size, strategy.notes) as console:
             rounds = run_rounds(grid, strategy, problem, config, directory.identity, done)
-            if has_ended(records, config):
+            if complete:
                 console.say("This run is complete already.")
                 return directory
             try:
@@ -86,9 +97,9 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
                     if board:
                         board.round(record)
                     if config.checkpoint_every and record["round"] % config.checkpoint_every == 0:
-                        checkpoints.write(record["round"], strategy)
+                        checkpoints.write(record["round"], strategy, directory.rounds_text())
             except DivergedError as error:
-                directory.write_divergence(str(error))
+                directory.write_divergence(error)
                 raise
             finally:
                 directory.write_model(problem.named_tensors(strategy.x, strategy.buffers))
@@ -99,4 +110,5 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
             board.close()
         if not lasting:
             shutil.rmtree(client_state, ignore_errors=True)
+            shutil.rmtree(directory.path / UNDELIVERED, ignore_errors=True)
     return directory

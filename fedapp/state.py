@@ -4,41 +4,45 @@ A client cannot know whether the server used its update: the reply may be lost, 
 the round repeated. So each state is kept under the `tag` of the attempt that made it, and the
 server says with the next invitation which tag it accepted last; anything newer is forgotten. It also
 says which older ones a checkpoint of its own would ask for: a server that resumes finds them.
+
+A state on disk carries its run, client, tag and a digest. The server learns the digest with the update, names it in its
+checkpoints and in the next invitation: a state that has changed meanwhile is never trained with.
 """
 
-import logging
-import time
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
-from uuid import uuid4
+from typing import Protocol
 
 from flwr.app import ArrayRecord, RecordDict
-from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from fedapp import wire
+from fedapp.files import (
+    STALE_AFTER,
+    Arrays,
+    DamagedFileError,
+    brief,
+    load_arrays,
+    remove_leftovers,
+    save_arrays,
+)
 
-log = logging.getLogger("flwr")
-Arrays = dict[str, NDArray[Any]]
-LEFT_FOR = 3600.0  # seconds until what is half written counts as given up
 CLIENT_STATE = "client-state"  # in a run's directory, if nodes and server share a disk
+NO_DIGEST = 0  # of a state that is in memory, or that must not be told of
 
 
 class StateError(RuntimeError):
-    """A client's state cannot be kept; the message says why. Its update must not be used without it."""
+    """A client's state cannot be kept or trusted; the message says why. Its update must not be used without it."""
 
 
 class StateStore(Protocol):
     """Where the clients of a node keep their state."""
 
-    def load(self, client: int, tag: int) -> Arrays | None:
-        """Return the state that an attempt left, or None if there is none."""
+    def load(self, client: int, tag: int, digest: int = NO_DIGEST) -> Arrays | None:
+        """Return the state that an attempt left, or None if there is none; StateError if it is damaged."""
 
-    def save(self, client: int, tag: int, arrays: Arrays, keep: Collection[int]) -> None:
-        """Keep a new state and those tagged with one of `keep`; drop the client's older ones.
+    def save(self, client: int, tag: int, arrays: Arrays, keep: Collection[int]) -> int:
+        """Keep a new state and those tagged with one of `keep`; drop the client's older ones; return a digest.
 
         Newer ones stay: this may be the late work of an attempt that was given up.
         """
@@ -50,12 +54,12 @@ class ContextStore:
     def __init__(self, records: RecordDict) -> None:
         self.records = records
 
-    def load(self, client: int, tag: int) -> Arrays | None:
+    def load(self, client: int, tag: int, digest: int = NO_DIGEST) -> Arrays | None:
         """Read an array record."""
         record = self.records.get(f"state.{client}.{tag}")
         return wire.arrays_of(record) if isinstance(record, ArrayRecord) else None
 
-    def save(self, client: int, tag: int, arrays: Arrays, keep: Collection[int]) -> None:
+    def save(self, client: int, tag: int, arrays: Arrays, keep: Collection[int]) -> int:
         """Write an array record, and remove the others."""
         self.records[f"state.{client}.{tag}"] = wire.record_of(arrays)
         for name in list(self.records):
@@ -63,58 +67,64 @@ class ContextStore:
             owner, _, version = owned.partition(".")
             if kind == "state" and owner == str(client) and _is_old(version, tag, keep):
                 del self.records[name]
+        return NO_DIGEST
 
 
 def _is_old(version: str, tag: int, keep: Collection[int]) -> bool:
     return version.isdigit() and int(version) < tag and int(version) not in keep
 
 
+def short(digest: str) -> int:
+    """Return a digest as a whole number that Flower's records can hold, never 0."""
+    return int(digest[:15], 16) or 1
+
+
 class DirectoryStore:
-    """State on disk, one file per client and attempt, each written whole or not at all."""
+    """State on disk, `<state-dir>/<run>/<client>/<tag>.safetensors`, each written whole or not at all.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    `durable` states survive a power loss as soon as they are written. In a simulation the server syncs them before a
+    checkpoint refers to them, which costs much less.
+    """
 
-    def load(self, client: int, tag: int) -> Arrays | None:
-        """Map a file."""
-        path = self.directory / str(client) / f"{tag}.safetensors"
+    def __init__(self, directory: Path, durable: bool = False) -> None:
+        self.directory, self.durable = directory, durable
+
+    def path(self, client: int, tag: int) -> Path:
+        """Return where a state is."""
+        return self.directory / str(client) / f"{tag}.safetensors"
+
+    def load(self, client: int, tag: int, digest: int = NO_DIGEST) -> Arrays | None:
+        """Read a file, and check that it is what was written."""
+        path = self.path(client, tag)
         if not path.is_file():
             return None
         try:
-            return load_file(path)
-        except (OSError, SafetensorError) as error:
-            log.warning("The state of client %d in %s cannot be read: %s", client, path, error)
-            return None
-
-    def save(self, client: int, tag: int, arrays: Arrays, keep: Collection[int]) -> None:
-        """Write a file, and remove the others."""
-        directory = self.directory / str(client)
-        path = directory / f"{tag}.safetensors"
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, lambda temporary: save_file(arrays, temporary))
-        except (OSError, SafetensorError) as error:
-            reason = error.strerror if isinstance(error, OSError) else None  # without its path
+            arrays, about = load_arrays(path, self._about(client, tag))
+            if digest and "digest" in about and short(about["digest"]) != digest:
+                raise DamagedFileError(f"{path} is not the state that the server accepted.")
+        except DamagedFileError as error:
             raise StateError(
-                f"its state cannot be written in {self.directory} ({reason or error}): make space there, or choose "
+                f"its state is damaged: {error} Restore that file from a backup, or delete it to restart this "
+                "client's state as on-lost-state says."
+            ) from None
+        return arrays
+
+    def save(self, client: int, tag: int, arrays: Arrays, keep: Collection[int]) -> int:
+        """Write a file, and remove the others."""
+        path = self.path(client, tag)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            digest = save_arrays(path, arrays, self._about(client, tag), self.durable)
+        except (OSError, SafetensorError) as error:
+            raise StateError(
+                f"its state cannot be written in {self.directory} ({brief(error)}): make space there, or choose "
                 "another state-dir"
             ) from None
-        for other in directory.glob("*.safetensors"):
+        for other in path.parent.glob("*.safetensors"):
             if _is_old(other.stem, tag, keep):
                 other.unlink()
-        for left in directory.glob(
-            ".*"
-        ):  # by a process that was killed as it wrote; or one that writes now
-            with suppress(FileNotFoundError):
-                if left.stat().st_mtime < time.time() - LEFT_FOR:
-                    left.unlink()
+        remove_leftovers(path.parent, STALE_AFTER)
+        return short(digest)
 
-
-def write_atomically(path: Path, write: Any) -> None:
-    """Let `write` fill a temporary file, then put it in place."""
-    temporary = path.with_name(f".{path.name}-{uuid4().hex}")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    def _about(self, client: int, tag: int) -> dict[str, str]:
+        return {"run": self.directory.name, "client": str(client), "tag": str(tag)}

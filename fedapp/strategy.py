@@ -24,6 +24,7 @@ from fedapp.client import Client
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import ImageFacts
+from fedapp.deliveries import Deliveries, files_of
 from fedapp.errors import ConfigError, DivergedError
 from fedapp.hosting import Hosting
 from fedapp.models.layout import Layout
@@ -74,7 +75,9 @@ class FederatedStrategy(Strategy):
         self._tag = 0  # of the attempt under way
         self._sent: list[tuple[Metadata, list[int]]] = []  # this attempt's messages, and for whom
         self._accepted: dict[int, int] = {}  # client -> tag of its last update that was used
-        self._undelivered: dict[int, Arrays] = {}  # tag -> what its clients still have to receive
+        self._digests: dict[int, int] = {}  # client -> digest of the state which that update left
+        self.deliveries = Deliveries()
+        self.durable_states = False  # clients must sync their states, because the server cannot
         self._checkpoints: list[dict[int, int]] = []  # _accepted at those that are kept
         self._downlink_bytes = 0
         self._said: set[str] = set()  # reasons of failures that were logged
@@ -100,7 +103,7 @@ class FederatedStrategy(Strategy):
 
     def own(self, client: int) -> Arrays:
         """Return what one sampled client alone receives: what was left for it to `deliver`."""
-        return self._undelivered.get(self._accepted.get(client, 0), {})
+        return self.deliveries.get(self._accepted.get(client, 0))
 
     def invite(self, clients: Sequence[int], round_: int, attempt: int) -> None:
         """Hear which clients are about to be invited."""
@@ -162,9 +165,7 @@ class FederatedStrategy(Strategy):
 
     def deliver(self, **vectors: NDArray[Any]) -> None:
         """Send vectors to this round's clients, each with its next invitation."""
-        self._undelivered[self._tag] = vectors
-        awaited = set(self._accepted.values())
-        self._undelivered = {t: v for t, v in self._undelivered.items() if t in awaited}
+        self.deliveries.put(self._tag, vectors, awaited=set(self._accepted.values()))
 
     def demand_uniform_weighting(self, why: str) -> None:
         """Refuse weights where every client counts the same."""
@@ -265,6 +266,8 @@ class FederatedStrategy(Strategy):
                 },
                 shared={},
                 facts=self.facts,
+                digests=self._digests,
+                durable=self.durable_states,
                 own={client: own for client in clients if (own := self.own(client))},
             )
             content = wire.pack_invitation(invitation, arrays)
@@ -315,6 +318,7 @@ class FederatedStrategy(Strategy):
             return None, metrics
         lost = [u.client for u in updates if self._has_lost_state(u)]
         self._accepted |= {update.client: self._tag for update in updates}
+        self._digests |= {update.client: update.state_digest for update in updates}
         if lost and self.config.on_lost_state == "go-on":
             self._warn_once(
                 "lost state",
@@ -359,7 +363,8 @@ class FederatedStrategy(Strategy):
         means are over what the clients really hold. The round that told of the loss is not taken back:
         states that do not belong together have moved x once, and x may be anywhere when a method begins.
         """
-        self._accepted, self._undelivered = {}, {}
+        self._accepted, self._digests = {}, {}
+        self.deliveries.clear()
         notes = list(self.notes)
         self.setup()
         self.notes = notes
@@ -420,34 +425,29 @@ class FederatedStrategy(Strategy):
         """Return all that changes from round to round: the vectors, `memory`, and what clients still wait for."""
         arrays = {f"vector.{name}": value for name, value in self._vectors().items()}
         arrays |= {f"memory.{name}": value for name, value in self.memory().items()}
-        for tag, vectors in self._undelivered.items():
-            arrays |= {f"undelivered.{tag}.{name}": value for name, value in vectors.items()}
-        accepted = np.array(sorted(self._accepted.items()), np.int64).reshape(-1, 2)
-        return arrays | {"accepted": accepted}
+        arrays |= {f"undelivered.{name}": value for name, value in self.deliveries.saved().items()}
+        rows = [(c, tag, self._digests.get(c, 0)) for c, tag in sorted(self._accepted.items())]
+        return arrays | {"accepted": np.array(rows, np.int64).reshape(-1, 3)}
 
     def restore(self, saved: Arrays) -> None:
-        """Go on from what `saved` returned; raise ValueError if it is of another run."""
-        parts: dict[str, Arrays] = {"vector": {}, "memory": {}, "undelivered": {}}
-        for key, value in saved.items():
-            kind, _, name = key.partition(".")
-            if kind in parts:
-                parts[kind][name] = value.copy()
+        """Restore what `saved` returned; raise ValueError if it is of another run."""
         mine = {name: value.shape for name, value in self._vectors().items()}
-        theirs = {name: value.shape for name, value in parts["vector"].items()}
+        vectors = _part(saved, "vector")
+        theirs = {name: value.shape for name, value in vectors.items()}
         if mine != theirs:
             raise ValueError(f"it holds {theirs}, and this run has {mine}")
-        undelivered: dict[int, Arrays] = {}
-        for key, value in parts["undelivered"].items():
-            tag, _, name = key.partition(".")
-            undelivered.setdefault(int(tag), {})[name] = value
-        accepted = _pairs(saved["accepted"])
-        self.remember(parts["memory"])
-        self._undelivered, self._accepted = undelivered, accepted
-        vars(self).update(parts["vector"])
+        states = accepted_states(saved)
+        self.deliveries.restore(_part(saved, "undelivered"))
+        self.remember(_part(saved, "memory"))
+        self._accepted = {client: tag for client, (tag, _) in states.items()}
+        self._digests = {client: digest for client, (_, digest) in states.items()}
+        vars(self).update(vectors)
 
-    def checkpointed(self, accepted: NDArray[Any]) -> None:
-        """Hear that what `saved` returned is on disk; clients keep the states that it would ask for."""
-        self._checkpoints = [*self._checkpoints[-1:], _pairs(accepted)]
+    def checkpointed(self, saved: Arrays) -> None:
+        """Note that what `saved` returned is on disk; clients keep the states that it would ask for."""
+        tags = {client: tag for client, (tag, _) in accepted_states(saved).items()}
+        self._checkpoints = [*self._checkpoints[-1:], tags]
+        self.deliveries.checkpointed(files_of(_part(saved, "undelivered")))
 
     def _vectors(self) -> Arrays:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
@@ -556,5 +556,17 @@ class FederatedStrategy(Strategy):
         log.info("%s, server step size %g", type(self).__name__, self.server_lr)
 
 
-def _pairs(rows: NDArray[Any]) -> dict[int, int]:
-    return {int(key): int(value) for key, value in rows}
+def _part(saved: Arrays, kind: str) -> Arrays:
+    """Return a copy of the arrays of one kind, by the rest of their names."""
+    start = f"{kind}."
+    return {
+        key[len(start) :]: value.copy() for key, value in saved.items() if key.startswith(start)
+    }
+
+
+def accepted_states(saved: Arrays) -> dict[int, tuple[int, int]]:
+    """Return for each client of a checkpoint the tag of its last accepted update, and its state's digest."""
+    rows = saved["accepted"]
+    if rows.shape[1:] == (2,):  # of a version without digests
+        rows = np.column_stack([rows, np.zeros(len(rows), np.int64)])
+    return {int(client): (int(tag), int(digest)) for client, tag, digest in rows}

@@ -2,14 +2,15 @@
 
 To a node, one message a round:
   round      config record: round, tag, run, state-dir, the invited clients, and for each the tag
-             of its last accepted update; with checkpoints, kept-clients and kept-tags: which others
-             to keep; image-shape, num-classes, pixel-mean and pixel-std, if the model sees images
+             of its last accepted update and the digest of the state that it left (0: unknown); with
+             checkpoints, kept-clients and kept-tags: which others to keep; durable: whether states
+             must survive a power loss at once; image-shape, num-classes, pixel-mean and pixel-std, if the model sees images
   shared     array record: what every client receives
   own        array record: what some clients alone receive, each array once (only if there is any);
              who receives which is in the config record: own-clients, own-names, own-arrays
 From a node:
   client.<c> array record: what client c sends
-  metrics.<c> metric record: num-examples, steps, train-loss, state-lost
+  metrics.<c> metric record: num-examples, steps, train-loss, state-lost, state-digest
   failures   config record: client -> why it sent nothing
 
 A compressed vector travels as an array of bytes. Whatever a node sends is checked against what the
@@ -38,7 +39,7 @@ Shape = tuple[int, ...]
 MAX_HEADER = 1024  # bytes of an .npy header
 LONGEST_TEXT = 300  # of what a node says
 # The lists of whole numbers in an invitation
-LISTS = ("clients", "accepted", "kept-clients", "kept-tags", "own-clients", "own-arrays")
+LISTS = ("clients", "accepted", "digests", "kept-clients", "kept-tags", "own-clients", "own-arrays")
 
 
 class WireError(ValueError):
@@ -70,6 +71,8 @@ class Invitation:
     own: dict[int, Arrays] = field(default_factory=dict)
     kept: dict[int, list[int]] = field(default_factory=dict)  # tags that a checkpoint would ask for
     facts: ImageFacts | None = None  # of the images, for nodes with data of their own
+    digests: dict[int, int] = field(default_factory=dict)  # client -> digest of its accepted state
+    durable: bool = False  # states must survive a power loss as soon as they are saved
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Update:
     steps: int
     train_loss: float
     state_lost: bool = False
+    state_digest: int = 0  # of the state that this update left on disk; 0: unknown
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return an array by name."""
@@ -219,6 +223,8 @@ def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
         "state-dir": invitation.state_dir,
         "clients": list(invitation.accepted),
         "accepted": list(invitation.accepted.values()),
+        "digests": [invitation.digests.get(client, 0) for client in invitation.accepted],
+        "durable": invitation.durable,
     }
     if pairs := [(client, tag) for client, tags in invitation.kept.items() for tag in tags]:
         head["kept-clients"], head["kept-tags"] = (
@@ -270,6 +276,7 @@ def unpack_invitation(content: RecordDict) -> Invitation:
         ):
             kept.setdefault(client, []).append(tag)
         accepted = dict(zip(head["clients"], head["accepted"], strict=True))
+        digests = dict(zip(head["clients"], head["digests"], strict=True))
     except (KeyError, TypeError, ValueError) as error:
         raise WireError(f"its lists do not fit together: {error}") from None
     return Invitation(
@@ -282,6 +289,8 @@ def unpack_invitation(content: RecordDict) -> Invitation:
         own=own,
         kept=kept,
         facts=_facts(head),
+        digests=digests,
+        durable=head.get("durable") is True,
     )
 
 
@@ -332,8 +341,10 @@ def take_shared(content: RecordDict) -> tuple[RecordDict, list[int]]:
 def part_of(content: RecordDict, clients: list[int]) -> RecordDict:
     """Return an invitation, without its arrays, for some of its clients."""
     head: dict[str, Any] = dict(content.config_records["round"])
-    accepted = dict(zip(head["clients"], head["accepted"], strict=True))
-    head |= {"clients": clients, "accepted": [accepted[c] for c in clients]}
+    for column in ("accepted", "digests"):
+        values = dict(zip(head["clients"], head[column], strict=True))
+        head[column] = [values[c] for c in clients]
+    head["clients"] = clients
     chosen = set(clients)
     owned = [row for row in _owned(head) if row[0] in chosen]
     for place, column in enumerate(("own-clients", "own-names", "own-arrays")):
@@ -365,6 +376,7 @@ def add_update(content: RecordDict, update: Update) -> None:
             "steps": int(update.steps),
             "train-loss": float(update.train_loss),
             "state-lost": int(update.state_lost),
+            "state-digest": int(update.state_digest),
         }
     )
     content[f"client.{update.client}"] = record
@@ -408,8 +420,11 @@ def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
 def _update(client: int, arrays: Arrays, metrics: MetricRecord) -> Update:
     examples, steps = metrics.get("num-examples"), metrics.get("steps")
     loss, lost = metrics.get("train-loss"), metrics.get("state-lost", 0)
+    digest = metrics.get("state-digest", 0)
     if not isinstance(examples, int) or examples < 1 or not isinstance(steps, int) or steps < 0:
         raise WireError("it does not say how many examples and steps it used")
     if not isinstance(loss, float) or not math.isfinite(loss):
         raise WireError("its training loss is not a finite number")
-    return Update(client, arrays, examples, steps, loss, bool(lost))
+    if not isinstance(digest, int) or digest < 0:
+        raise WireError("the digest of its state is not a whole number")
+    return Update(client, arrays, examples, steps, loss, bool(lost), digest)

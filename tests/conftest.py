@@ -1,6 +1,5 @@
 """Shared by all tests: a cache of their own, and runs through the real ServerApp and ClientApp."""
 
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import pytest
 # Set before fedapp is imported anywhere, and inherited by the processes that tests start.
 os.environ["FEDAPP_CACHE"] = tempfile.mkdtemp(prefix="fedapp-test-cache-")
 
-from fedapp import client_app, server_app
+from fedapp import client_app, records, server_app
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 
@@ -43,4 +42,4 @@ def kebab(keys: dict[str, Value]) -> dict[str, Value]:
 
 def read_rounds(directory: Path) -> list[dict[str, Any]]:
     """Read `rounds.jsonl`."""
-    return [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
+    return records.read_rounds(directory)

@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors.numpy import load_file
+
 import run_simulation
 from fedapp import client_app, server_app
-from fedapp.checkpoint import Checkpoints, _load
+from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.data import cache
 from fedapp.engine import InlineGrid
@@ -144,14 +146,17 @@ def error_of(work: Callable[[], object]) -> list[str]:
 
 def result(directory: Path) -> list[Any]:
     rounds = [record | {"wall_seconds": 0} for record in read_rounds(directory)]
-    return [(directory / "model.safetensors").read_bytes().hex(), rounds]
+    model = {n: a.tobytes().hex() for n, a in load_file(directory / "model.safetensors").items()}
+    return [model, rounds]
 
 
 def whole_files(directory: Path) -> dict[str, Any]:
     """Say what can be read of a run."""
     return {
         "rounds": len(read_rounds(directory)),
-        "checkpoints": [_load(path)[0] for path in Checkpoints(directory).paths()],
+        "checkpoints": [
+            Checkpoints(directory).load(path)[0].round for path in Checkpoints(directory).paths()
+        ],
         "strays": [p.name for p in directory.rglob(".*") if p.name != ".lock"],
         "config": bool(json.loads((directory / "config.json").read_text())["identity"]),
     }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import safetensors.numpy
 from filelock import FileLock
 from safetensors.numpy import load_file
 
-from fedapp import checkpoint, client_app, records, server_app
+from fedapp import client_app, files, server_app
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
@@ -98,10 +99,10 @@ def before_checkpoint(number: int) -> Callable[[pytest.MonkeyPatch], None]:
     def arrange(patch: pytest.MonkeyPatch) -> None:
         write = Checkpoints.write
 
-        def fatal(self: Any, round_: int, strategy: Any) -> None:
+        def fatal(self: Any, round_: int, *rest: Any) -> None:
             if round_ == number:
                 die()
-            write(self, round_, strategy)
+            write(self, round_, *rest)
 
         patch.setattr(Checkpoints, "write", fatal)
 
@@ -116,12 +117,12 @@ def within_checkpoint(number: int) -> Callable[[pytest.MonkeyPatch], None]:
 
         def fatal(arrays: Any, path: Path, metadata: dict[str, str]) -> None:
             save(arrays, path, metadata)
-            if metadata["round"] == str(number):
+            if metadata.get("round") == str(number):
                 with path.open("rb+") as file:
                     file.truncate(path.stat().st_size // 2)
                 die()
 
-        patch.setattr(checkpoint, "save_file", fatal)
+        patch.setattr(files, "save_file", fatal)
 
     return arrange
 
@@ -175,10 +176,12 @@ def test_all_that_changes_is_saved(name: str) -> None:
     list(run_rounds(grid, used, problem, config, "run"))
     changed = {n for n, v in vars(used).items() if not _equal(v, vars(new)[n])}
     new.restore(used.saved())
+    assert _equal(used.saved(), new.saved())
     left = {n for n in changed if not _equal(vars(used)[n], vars(new)[n])}
     # Of the attempt under way, and of the nodes; or set anew each round.
     assert left <= {
         "hosting",
+        "deliveries",
         "lr",
         "group",
         "_tag",
@@ -219,7 +222,7 @@ def test_a_damaged_checkpoint_is_left_out_and_the_older_one_used(
         damage(newest)
         caplog.clear()
         assert_same(whole, run(place, keys, resume=True))
-        assert "round-0000008.safetensors is of no use" in caplog.text
+        assert "Skipping unusable checkpoint" in caplog.text
 
 
 def _cut(path: Path) -> None:
@@ -244,7 +247,7 @@ def test_a_checkpoint_of_another_model_is_left_out(
     there = tmp_path / "other" / "run" / "checkpoint" / "round-0000008.safetensors"
     there.rename(tmp_path / "run" / "checkpoint" / there.name)
     run(tmp_path, keys_of("fedavgm") | {"num-rounds": 3}, resume=True)
-    assert "is of no use, and left out: it holds" in caplog.text
+    assert "belongs to run run-" in caplog.text
     assert [line["round"] for line in read_rounds(tmp_path / "run")] == [1, 2, 3]
 
 
@@ -255,12 +258,12 @@ def test_a_full_disk_costs_a_checkpoint_and_nothing_else(
     save = safetensors.numpy.save_file
 
     def full(arrays: Any, path: Path, metadata: dict[str, str]) -> None:
-        if metadata["round"] in ("6", "8"):
+        if metadata.get("round") in ("6", "8"):
             path.write_bytes(b"some of it")
             raise OSError(28, "No space left on device")
         save(arrays, path, metadata)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(files, "save_file", full)
     directory = run(tmp_path, keys)
     assert "The checkpoint of round 8 could not be written" in caplog.text
     names = sorted(path.name for path in (directory / "checkpoint").iterdir())
@@ -323,10 +326,14 @@ def test_a_sweep_that_is_killed_goes_on_in_the_middle_of_a_run(tmp_path: Path) -
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     directory = run(tmp_path, keys_of("fedavgm"))
-    for name in (".model.safetensors-abc", ".tmpXyZ"):
-        (directory / name).write_bytes(b"half of a model")
+    for place in (directory, directory / "checkpoint"):
+        left = place / f".model.safetensors-{'a' * 32}"
+        left.mkdir()
+        (left / ".tmpXyZ").write_bytes(b"half of a model")
+        (place / ".env").write_bytes(b"a stranger's")
     run(tmp_path, keys_of("fedavgm") | {"num-rounds": 12}, resume=True)
-    assert {path.name for path in directory.glob(".*")} <= {".lock"}
+    assert {path.name for path in directory.glob(".*")} == {".lock", ".env"}
+    assert {path.name for path in (directory / "checkpoint").glob(".*")} == {".env"}
 
 
 def test_only_algorithms_with_state_keep_some(tmp_path: Path) -> None:
@@ -379,7 +386,7 @@ def test_a_disk_that_takes_no_more_is_one_sentence(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(records, "save_file", full)
+    monkeypatch.setattr(files, "save_file", full)
     with pytest.raises(RunError, match=r"No space left on device.*resume = true"):
         run(tmp_path, keys)
     monkeypatch.undo()
@@ -392,3 +399,25 @@ def test_a_schedule_that_depends_on_all_rounds_cannot_be_made_longer(tmp_path: P
     run(tmp_path, keys)
     with pytest.raises(ConfigError, match="another num-rounds"):
         run(tmp_path, keys | {"num-rounds": 12}, resume=True)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedcomgate"])
+def test_a_run_of_an_older_version_goes_on(name: str, tmp_path: Path) -> None:
+    """`old_runs` was written before files had digests: 8 rounds, on two nodes."""
+    shutil.copytree(Path(__file__).parent / "old_runs" / name, tmp_path / "old" / name)
+    keys: dict[str, Value] = {
+        "algorithm": name,
+        "dataset": "quadratic",
+        "num-clients": 4,
+        "clients-per-round": 2,
+        "lr": 0.1,
+        "quadratic.dim": 6,
+        "checkpoint-every": 2,
+        "run-name": name,
+    }
+    assert len(read_rounds(tmp_path / "old" / name)) == 8
+    with pytest.raises(ConfigError, match="cannot go on with another seed"):
+        run(tmp_path / "old", keys | {"seed": 3, "num-rounds": 12}, resume=True)
+    resumed = run(tmp_path / "old", keys | {"num-rounds": 12}, resume=True)
+    assert_same(run(tmp_path / "whole", keys | {"num-rounds": 12}), resumed)
+    assert [record["round"] for record in read_rounds(resumed)] == list(range(1, 13))

@@ -83,7 +83,7 @@ def test_a_reset_makes_up_for_what_was_lost(name: str, caplog: pytest.LogCapture
     (said,) = [m for m in caplog.messages if "CLIENT STATE IS LOST" in m]
     assert f"after round {LOST} all states start afresh" in said
     first = (LOST + 1) * (strategy.config.round_retries + 1)
-    assert all(tag >= first for tag in (*strategy._accepted.values(), *strategy._undelivered))
+    assert all(tag >= first for tag in (*strategy._accepted.values(), *strategy.deliveries.tags))
 
 
 def test_every_loss_is_told_and_what_setup_says_is_not_said_again(

@@ -22,7 +22,7 @@ from fedapp.errors import ConfigError
 from fedapp.models import make_problem
 from fedapp.models.vit import _file_weights
 from fedapp.registry import make_strategy
-from fedapp.state import ContextStore, DirectoryStore
+from fedapp.state import ContextStore, DirectoryStore, StateError
 from fedapp.wire import WireError
 from tests.test_compression import COMPRESSORS
 
@@ -141,7 +141,8 @@ def test_as_what_a_client_remembers(trace: Path, tmp_path: Path) -> None:
     store.save(1, 5, {"g": np.ones(3, np.float32)}, keep=[0])
     for bomb in bombs(trace):
         (tmp_path / "state" / "1" / "5.safetensors").write_bytes(bomb)
-        assert store.load(1, 5) is None
+        with pytest.raises(StateError, match="damaged"):
+            store.load(1, 5)
         array = Array("object", (1,), "numpy.ndarray", bomb)
         with pytest.raises(WireError):
             ContextStore(RecordDict({"state.1.5": ArrayRecord({"g": array})})).load(1, 5)
@@ -152,10 +153,11 @@ def test_as_a_checkpoint(trace: Path, tmp_path: Path) -> None:
     strategy, checkpoints = make_strategy(config, make_problem(config)), Checkpoints(tmp_path)
     checkpoints.write(1, strategy)
     (path,) = checkpoints.paths()
-    assert checkpoints.restore(strategy) == 1
+    assert checkpoints.restore(strategy).round == 1
     for bomb in bombs(trace):
         path.write_bytes(bomb)
-        assert checkpoints.restore(strategy) == 0
+        with pytest.raises(ConfigError, match="No checkpoint"):
+            checkpoints.restore(strategy)
 
 
 def test_as_a_cached_array(trace: Path, tmp_path: Path) -> None:

@@ -50,22 +50,40 @@ def test_a_late_attempt_does_not_undo_a_newer_one(make: Make, tmp_path: Path) ->
 
 
 def test_what_a_killed_process_left_is_removed_in_time(tmp_path: Path) -> None:
-    """Whatever its name: safetensors has temporary files of its own."""
+    """Only what `write_atomically` named: a directory, in which libraries may leave files of their own."""
     store = DirectoryStore(tmp_path)
     store.save(1, 1, {"g": np.ones(3, np.float32)}, keep=[0])
-    for name, age in ((".2.safetensors-abc", 7200), (".tmpXyZ", 7200), (".tmpAbC", 10)):
-        (tmp_path / "1" / name).write_bytes(b"half of a state")
+    old, new = (f".2.safetensors-{digit * 32}" for digit in "ab")
+    for name, age in ((old, 7200), (new, 10)):
+        (tmp_path / "1" / name).mkdir()
+        (tmp_path / "1" / name / ".tmpXyZ").write_bytes(b"half of a state")
         os.utime(tmp_path / "1" / name, (time.time() - age,) * 2)
+    (tmp_path / "1" / ".env").write_bytes(b"a stranger's")
+    os.utime(tmp_path / "1" / ".env", (time.time() - 7200,) * 2)
     store.save(1, 3, {"g": np.ones(3, np.float32)}, keep=[1])
     names = sorted(path.name for path in (tmp_path / "1").iterdir())
-    assert names == [".tmpAbC", "1.safetensors", "3.safetensors"]
+    assert names == [new, ".env", "1.safetensors", "3.safetensors"]
 
 
-def test_an_unreadable_state_is_lost_not_fatal(tmp_path: Path) -> None:
+def test_a_damaged_state_is_refused_not_restarted(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    store.save(1, 5, {"g": np.ones(3, np.float32)}, keep=[0])
-    (tmp_path / "1" / "5.safetensors").write_bytes(b"damaged")
-    assert store.load(1, 5) is None
+    digest = store.save(1, 5, {"g": np.ones(3, np.float32)}, keep=[0])
+    other = store.save(2, 5, {"g": np.zeros(3, np.float32)}, keep=[0])
+    assert store.load(1, 5, digest) is not None
+    with pytest.raises(StateError, match="not the state that the server accepted"):
+        store.load(1, 5, other)
+    path = tmp_path / "1" / "5.safetensors"
+    for content in (
+        b"damaged",
+        b"",
+        path.read_bytes()[:-1],
+        (tmp_path / "2" / path.name).read_bytes(),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(StateError, match=r"5\.safetensors .*Restore that file"):
+            store.load(1, 5)
+    path.unlink()
+    assert store.load(1, 5, digest) is None
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
@@ -77,7 +95,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     def full_disk(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedapp.state.save_file", full_disk)
+    monkeypatch.setattr("fedapp.files.save_file", full_disk)
     with pytest.raises(StateError, match=r"\(No space left on device\): make space there"):
         store.save(1, 2, {"g": np.zeros(3, np.float32)}, keep=[1])
     assert [p.name for p in (tmp_path / "1").iterdir()] == ["1.safetensors"]

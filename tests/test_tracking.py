@@ -130,15 +130,15 @@ def test_the_server_keeps_only_the_means_that_somebody_waits_for() -> None:
     kept = []
     for _ in run_rounds(grid, strategy, problem, config, "test"):
         waiting = {strategy._accepted[c] for c in strategy._accepted}
-        assert set(strategy._undelivered) == waiting
-        kept.append(len(strategy._undelivered))
+        assert strategy.deliveries.tags == waiting
+        kept.append(len(strategy.deliveries.tags))
     assert max(kept) < N
     full = config_for("fedcomgate", clients_per_round=N, num_rounds=3)
     strategy = make_strategy(full, problem)
     for _ in run_rounds(
         InlineGrid(client_app.app, full.flat(), 2), strategy, problem, full, "full"
     ):
-        assert len(strategy._undelivered) == 1
+        assert len(strategy.deliveries.tags) == 1
 
 
 @pytest.mark.parametrize("algorithm", ["fedgate", "fedcomgate", "scaffold", "feddyn", "feddc"])

@@ -1,0 +1,181 @@
+"""Files that prove that they are ours and whole: atomic writes, digests, identities.
+
+The integrity rule of a run's directory and of a `state-dir`: every file carries the identity of its run and a digest
+of its content. JSON files are sealed, lines of `rounds.jsonl` carry a check, and files of arrays keep both in their
+metadata. A file is written under a temporary name, synced to the disk, and then put in place, and so is its
+directory's entry: what a durable file refers to is durable.
+"""
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from fedapp.errors import ConfigError
+
+Arrays = dict[str, NDArray[Any]]
+# `write_atomically` makes these names, and only files of these names are ever removed as leftovers.
+TEMPORARY = re.compile(r"\.[A-Za-z0-9._-]+-[0-9a-f]{32}")
+STALE_AFTER = (
+    3600.0  # seconds before a partial file is deleted, where another process may be writing
+)
+
+
+class DamagedFileError(ConfigError):
+    """A file of a run is not as it was written; the message names it and says what to do."""
+
+
+# Writing.
+
+
+def fsync(path: Path) -> None:
+    """Wait until a file's content, or a directory's entries, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
+    """Let `write` fill a temporary file, then put it in place; if durable, it survives a power loss.
+
+    The temporary file has a directory of its own, where libraries may leave temporary files too.
+    """
+    place = path.with_name(f".{path.name}-{uuid4().hex}")
+    try:
+        place.mkdir()
+        temporary = place / path.name
+        write(temporary)
+        if durable:
+            fsync(temporary)
+        temporary.replace(path)
+        if durable:
+            fsync(path.parent)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text, all of it or nothing."""
+    write_atomically(path, lambda place: place.write_text(text))
+
+
+def remove_leftovers(directory: Path, older_than: float = 0.0) -> None:
+    """Remove what a killed process left half written: files that `write_atomically` named."""
+    if not directory.is_dir():
+        return
+    for left in directory.iterdir():
+        if not TEMPORARY.fullmatch(left.name):
+            continue
+        with suppress(FileNotFoundError):
+            if left.stat().st_mtime > time.time() - older_than:
+                continue
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink()
+
+
+# JSON.
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def seal(content: Mapping[str, Any]) -> str:
+    """Return JSON that carries the digest of the rest of it."""
+    digest = xxhash.xxh3_128_hexdigest(_canonical(content))
+    return json.dumps({**content, "digest": digest}, indent=2) + "\n"
+
+
+def unseal(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None if it has no digest, DamagedFileError if that does not fit."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path} cannot be read ({brief(error)}).") from None
+    if not isinstance(content, dict) or "digest" not in content:
+        return None
+    digest = content.pop("digest")
+    if digest != xxhash.xxh3_128_hexdigest(_canonical(content)):
+        raise DamagedFileError(f"{path} has changed since it was written.")
+    return content
+
+
+def line_check(identity: str, line: str) -> str:
+    """Return what shows that a line of `rounds.jsonl` is whole, and of this run."""
+    return xxhash.xxh3_64_hexdigest(f"{identity}\n{line}".encode())
+
+
+# Arrays.
+
+
+def arrays_digest(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, str]) -> str:
+    """Return a digest of every array's name, type, shape and numbers, and of what is said about them."""
+    digest = xxhash.xxh3_128(_canonical(about))
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
+        digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
+    return str(digest.hexdigest())
+
+
+def save_arrays(
+    path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, str], durable: bool = True
+) -> str:
+    """Write arrays with what is said about them and a digest of both; return the digest."""
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    digest = arrays_digest(whole, about)
+    metadata = {**about, "digest": digest}
+    write_atomically(path, lambda place: save_file(whole, place, metadata), durable)
+    return digest
+
+
+def load_arrays(path: Path, expected: Mapping[str, str]) -> tuple[Arrays, dict[str, str]]:
+    """Read arrays and what is said about them; `expected` must be part of the latter.
+
+    Files of older versions say nothing about themselves (a checkpoint: its round, and a digest of another kind, which
+    is for the caller to check).
+    """
+    try:
+        with safe_open(path, "numpy") as file:
+            about: dict[str, str] = dict(file.metadata() or {})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise DamagedFileError(f"{path} is missing.") from None
+    except (
+        Exception
+    ) as error:  # what a damaged header makes safetensors and NumPy raise is anything
+        raise DamagedFileError(f"{path} cannot be read ({brief(error)}).") from None
+    if not about or about.keys() == {"round", "digest"}:
+        return arrays, about
+    digest = about.pop("digest", "")
+    if digest != arrays_digest(arrays, about):
+        raise DamagedFileError(f"{path} has changed since it was written.")
+    for key, value in expected.items():
+        if about.get(key) != value:
+            raise DamagedFileError(
+                f"{path} belongs to {key} {about.get(key, 'unknown')}, not to {key} {value}."
+            )
+    return arrays, about | {"digest": digest}
+
+
+def brief(error: BaseException) -> str:
+    """Return an error's reason as one short line."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    lines = reason.strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]
