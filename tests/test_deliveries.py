@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.damage import KEYS, run
 from fedapp import client_app, deliveries
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import parse_run_config
@@ -14,7 +15,6 @@ from fedapp.files import DamagedFileError
 from fedapp.models import make_problem
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
-from tests.test_damage import KEYS, run
 
 MANY = {"num-clients": 40, "clients-per-round": 2, "num-rounds": 40, "eval-every": 40}
 

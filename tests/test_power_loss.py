@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.damage import KEYS, run
 from fedapp import files
 from fedapp.config import Value
 from fedapp.errors import ConfigError
 from fedapp.records import read_rounds
-from tests.test_damage import KEYS, run
 
 
 class PowerLoss(BaseException):
