@@ -51,8 +51,11 @@ def epsilon(
 
 def gaussian_epsilon(releases: Iterable[tuple[float, int]], delta: float) -> float:
     """Return the exact epsilon of unsampled releases: pairs of a multiplier and how often it was used."""
-    distance = math.sqrt(sum(count / multiplier**2 for multiplier, count in releases))
-    if not math.isfinite(distance):
+    pairs = list(releases)
+    if not all(multiplier for multiplier, _ in pairs):
+        return math.inf
+    distance = math.hypot(*(math.sqrt(count) / multiplier for multiplier, count in pairs))
+    if not distance < 1e100:
         return math.inf
     high = 1.0
     while gaussian_delta(distance, high) > delta:
@@ -107,7 +110,7 @@ def _loss_distribution(multiplier: float, share: float) -> Any:
     while sampled_deltas(multiplier, share, np.array([top / 1.1]))[0] <= IMPOSSIBLE:
         top /= 1.1
     gap = top / CELLS
-    eps = gap * np.arange(CELLS + 1)
+    eps = gap * np.arange(CELLS + 1, dtype=np.float64)
     deltas = sampled_deltas(multiplier, share, eps)
     change = np.minimum(np.diff(deltas), 0)
     positive = np.append(

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from fedapp.accounting import Numbers, accountant_type, epsilon
+from fedapp.budget import write_durably
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
 from fedapp.models import is_network
@@ -43,22 +44,7 @@ def system_normals(size: int) -> Numbers:
     """
     bits = np.frombuffer(os.urandom(8 * size), np.uint64)
     lower = ndtri(((bits >> np.uint64(12)) + 0.5) * 2.0**-53)
-    return np.where(bits & np.uint64(1), lower, -lower)
-
-
-def write_durably(path: Path, text: str) -> None:
-    """Replace a file so that it is on the disk, whole, when this returns; for one process at a time."""
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    return np.asarray(np.where(bits & np.uint64(1), lower, -lower))
 
 
 def clipped(vector: NDArray[Any], clip: float) -> Numbers:
