@@ -29,7 +29,8 @@ CELLS = 2000  # of the grid on which one release's positive privacy losses lie
 IMPOSSIBLE = 1e-20  # probability of larger losses, which count as infinite ones
 ROUNDING = 1e-12  # of delta: what Fourier transforms may be off by
 LEAST_DELTA = 1e-9  # below it, that would count
-LEAST_MULTIPLIER = 0.02  # below it, losses are in the thousands, and the grid is coarse
+# Multipliers for which sampling is accounted for: below, losses are in the thousands; above, all costs next to nothing.
+SAMPLED = (0.02, 1e6)
 
 
 @lru_cache(maxsize=1024)
@@ -42,9 +43,9 @@ def epsilon(
     if not multiplier:
         return math.inf
     bounds = [gaussian_epsilon([(multiplier, releases)], delta)]
-    if sample < population:
+    if sample < population and SAMPLED[0] <= multiplier <= SAMPLED[1]:
         bounds.append(_by_renyi(multiplier, delta, releases, sample, population))
-        if delta >= LEAST_DELTA and multiplier >= LEAST_MULTIPLIER:
+        if delta >= LEAST_DELTA:
             bounds.append(_by_losses(multiplier, delta, releases, sample / population))
     return min(bounds)
 
@@ -77,7 +78,9 @@ def _gaussian_deltas(distance: float, eps: Numbers) -> Numbers:
         return np.zeros_like(eps)
     above = log_ndtr(distance / 2 - eps / distance)
     below = eps + log_ndtr(-distance / 2 - eps / distance)
-    return np.asarray(np.exp(above) * -np.expm1(np.minimum(below - above, 0)))
+    possible = above > -np.inf
+    ratio = np.subtract(below, above, out=np.full_like(eps, -np.inf), where=possible)
+    return np.asarray(np.exp(above) * -np.expm1(np.minimum(ratio, 0)))
 
 
 def sampled_deltas(multiplier: float, share: float, eps: Numbers) -> Numbers:
