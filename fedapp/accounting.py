@@ -99,11 +99,10 @@ def _loss_distribution(multiplier: float, share: float) -> Any:
     """Return the privacy loss distribution of one release of a sample.
 
     `sampled_deltas` holds for every pair of neighbours in both orders, since the one replaced and its replacement can
-    change places. So the pair of distributions with this curve, and its mirror image for eps < 0, dominates each round
-    (Zhu, Dong and Wang, AISTATS 2022, proposition 30), and its compositions dominate the rounds' (theorem 10 there). Neither
-    of the two pairs by which Poisson samples are accounted for does: which of them is worse can change from round to
-    round. The losses lie on a grid, by linear interpolation of the curve in e^eps, which only adds to it (Doroshenko et
-    al., PETS 2022, "Connect the Dots").
+    change places. So the pair of distributions with this curve, and its mirror image for eps < 0, dominates each round, and
+    its products dominate the composition of rounds (Zhu, Dong and Wang, AISTATS 2022). Neither of the two pairs by which
+    Poisson samples are accounted for does: which of them is worse can change from round to round. The losses lie on a
+    grid, by linear interpolation of the curve in e^eps, which only adds to it (Doroshenko et al., PETS 2022).
     """
     from dp_accounting.pld import pld_pmf
 

@@ -57,7 +57,7 @@ def clipped(vector: NDArray[Any], clip: float) -> Numbers:
 
 
 def clipped_mean(vectors: Iterable[NDArray[Any]], clip: float, count: int) -> Numbers:
-    """Return the sum of clipped vectors over `count`, whether there are so many or fewer."""
+    """Return the sum of clipped vectors over `count`, whether there are `count` of them or fewer."""
     return np.asarray(sum(clipped(vector, clip) for vector in vectors)) / count
 
 
@@ -185,7 +185,7 @@ class Privacy:
                 ) from None
 
     def keep(self, path: Path, done: int = 0) -> None:
-        """Keep count in a file from now on; after some rounds, go on from what it says.
+        """Keep count in a file from now on; after some rounds, start from what it says.
 
         A round that is run again counts again.
         """
@@ -200,7 +200,7 @@ class Privacy:
             ) from None
 
     def spent(self, more: int = 0) -> float:
-        """Return epsilon so far, of the client that has spent most; or after so many more releases."""
+        """Return epsilon so far, of the client that has spent most; or after `more` releases."""
         return self._cost(max(self._releases.values(), default=0) + more)
 
     def _cost(self, count: int) -> float:
@@ -211,7 +211,7 @@ class Privacy:
         return epsilon(dp.noise_multiplier / 2, dp.delta, count, sample, population)
 
     def forecast(self, rounds: int) -> str:
-        """Say what the run will have spent after so many more rounds."""
+        """Say what the run will have spent after `rounds` more rounds."""
         dp, whole = self.dp, self.spent(rounds)
         if dp.local:
             each = epsilon(dp.noise_multiplier / 2, dp.delta, 1)

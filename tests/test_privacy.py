@@ -367,6 +367,7 @@ def test_without_the_accountant_one_sentence_says_what_to_install(
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[privacy\]'"):
         strategy_of()
     strategy_of(dp__noise_multiplier=0.0)
+    assert strategy_of(dp__where="client").privacy.spent(3) > 0  # in closed form
 
 
 def test_what_weakens_the_protection_is_told(
