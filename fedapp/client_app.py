@@ -8,7 +8,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedapp import wire
+from fedapp import budget, wire
 from fedapp.config import RunConfig, Value, parse_run_config, writable_directory
 from fedapp.data import Shard
 from fedapp.errors import ConfigError
@@ -36,6 +36,7 @@ def query(message: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
     try:
         config = _config(context)
+        budget.limits_of(context.node_config)
         clients = list(hosted_clients(context.node_config, config.num_clients))
         sent = ", ".join((*find_algorithm(config).client.sends, "buffers"))
         beside = WHY if config.dp.local else SENT_BESIDE
@@ -55,10 +56,14 @@ def train(message: Message, context: Context) -> Message:
     failures: dict[int, str] = {}
     try:
         config = _config(context)
+        budget.limits_of(context.node_config).demand(config)
         algorithm = find_algorithm(config)
         hosted = hosted_clients(context.node_config, config.num_clients)
         problem = make_problem(config, _shard(context, hosted, invitation))
         store = _store(config, context, invitation)
+        if config.dp.local:
+            _demand_one_private_vector(algorithm, problem)
+        spent = budget.charge(context, config, [c for c in invitation.accepted if c in hosted])
     except ConfigError as error:
         log.error(str(error))
         wire.add_failures(content, dict.fromkeys(invitation.accepted, str(error)))
@@ -67,14 +72,18 @@ def train(message: Message, context: Context) -> Message:
         try:
             if client not in hosted:
                 raise ValueError(f"this node does not host client {client}")
+            if client in spent:
+                raise budget.BudgetError(spent[client])
             update = _train_client(client, invitation, config, algorithm, problem, store)
             wire.add_update(content, update)
-        except StateError as error:
+        except (StateError, budget.BudgetError) as error:
             log.error("Client %d failed in round %d: %s", client, invitation.round, error)
             failures[client] = str(error)
         except Exception as error:
             log.exception("Client %d failed in round %d", client, invitation.round)
-            failures[client] = f"{type(error).__name__}: {error}"
+            # What an exception says may be of the data, and has no noise.
+            said = f"{type(error).__name__}: {error}"
+            failures[client] = "it failed: see its node's log" if config.dp.local else said
     wire.add_failures(content, failures)
     return Message(content, reply_to=message)
 
@@ -110,6 +119,19 @@ def _store(config: RunConfig, context: Context, invitation: Invitation) -> State
     if offered.name == CLIENT_STATE and offered.is_absolute() and offered.is_dir():
         return DirectoryStore(offered / invitation.run)
     return ContextStore(context.state)
+
+
+def _demand_one_private_vector(algorithm: Algorithm, problem: Problem) -> None:
+    """Refuse what would leave without noise, or more often than is counted; a server that is not honest does not."""
+    if not algorithm.strategy.rule_is_a_mean or len(algorithm.client.sends) != 1:
+        raise ConfigError(
+            f"{algorithm.name}'s clients send more than one update with noise: choose an algorithm whose rule is a "
+            "mean, or set dp.clip = 0."
+        )
+    if problem.initial()[1].size:
+        raise ConfigError(
+            'BatchNorm\'s statistics would be sent without noise: set norm = "group", or dp.clip = 0.'
+        )
 
 
 def _train_client(

@@ -264,6 +264,7 @@ class DpKeys(_Table):
     where: Literal["server", "client"] = Field("server", description="who clips and adds noise")
     delta: float = Field(1e-5, gt=0, lt=1, description="of (epsilon, delta)")
     noise_from: Literal["system", "seed"] = Field("system", description="seed: for research only")
+    max_epsilon: float = Field(0.0, ge=0, description="the run ends before it costs more; 0: none")
 
     @property
     def central(self) -> bool:

@@ -18,33 +18,34 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, SamplingMethod
 from flwr.supercore.differential_privacy import compute_stdv
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from fedapp.accounting import Numbers, accountant_type, epsilon
+from fedapp.budget import write_durably
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
 from fedapp.files import write_atomically
 from fedapp.models import is_network
 from fedapp.randomness import generator
 
-Numbers = NDArray[np.float64]
-Normals = Callable[[int], Numbers]  # draws so many standard normal numbers
-# Of the Rényi divergence of a sample. Any choice gives a bound; Flower's own, of more orders, takes seven
-# times as long.
-ORDERS = (*map(float, range(2, 33)), 40.0, 48.0, 64.0)
+Normals = Callable[[int], Numbers]  # draws N standard normal numbers
 
 
 def system_normals(size: int) -> Numbers:
-    """Draw standard normal numbers from the operating system's entropy."""
+    """Draw standard normal numbers from the operating system's entropy; all are finite.
+
+    52 bits give a probability (k + 1/2) 2^-53 below one half, which is exact, and one bit the sign. A probability near
+    1 would be rounded to 1, and its quantile is infinite.
+    """
     bits = np.frombuffer(os.urandom(8 * size), np.uint64)
-    return np.asarray(ndtri(((bits >> np.uint64(11)) + 0.5) * 2.0**-53))
+    lower = ndtri(((bits >> np.uint64(12)) + 0.5) * 2.0**-53)
+    return np.asarray(np.where(bits & np.uint64(1), lower, -lower))
 
 
 def clipped(vector: NDArray[Any], clip: float) -> Numbers:
@@ -57,60 +58,13 @@ def clipped(vector: NDArray[Any], clip: float) -> Numbers:
 
 
 def clipped_mean(vectors: Iterable[NDArray[Any]], clip: float, count: int) -> Numbers:
-    """Return the sum of clipped vectors over `count`, whether there are so many or fewer."""
+    """Return the sum of clipped vectors over `count`, whether there are `count` of them or fewer."""
     return np.asarray(sum(clipped(vector, clip) for vector in vectors)) / count
 
 
 def noised(vector: Numbers, deviation: float, normals: Normals) -> Numbers:
     """Add Gaussian noise of a standard deviation to every number."""
     return vector + deviation * normals(vector.size)
-
-
-@lru_cache
-def epsilon(
-    multiplier: float, delta: float, releases: int, sample: int = 1, population: int = 1
-) -> float:
-    """Return what so many releases cost, of a cohort of `sample` clients of `population`.
-
-    `multiplier` is the noise's standard deviation over how far replacing one client can move
-    what is released.
-    """
-    if not releases:
-        return 0.0
-    if not multiplier:
-        return math.inf
-    event = GaussianPrivacyEvent(multiplier, sample, population)
-    # Flower knows the plain mechanism with the other relation only; the Gaussian's curve is the same.
-    relation, sampling = NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
-    spent = [_bound(PrivacyConfig(delta, population, relation, sampling), event, releases)]
-    if sample < population:
-        relation, sampling = NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT
-        config = PrivacyConfig(delta, population, relation, sampling)
-        spent.append(_bound(config, event, releases, ORDERS))
-    return min(spent)
-
-
-def _bound(
-    config: PrivacyConfig,
-    event: GaussianPrivacyEvent,
-    releases: int,
-    orders: tuple[float, ...] | None = None,
-) -> float:
-    accountant = _accountant_type()(config, orders)
-    accountant.compose(event, releases)
-    return float(accountant.get_epsilon(config.target_delta))
-
-
-def _accountant_type() -> Any:
-    try:
-        import dp_accounting  # noqa: F401
-        from flwr.serverapp import RdpAccountant
-    except ImportError:
-        raise ConfigError(
-            "dp.clip needs Flower's accountant: pip install 'fedapp[privacy]' (in a clone: pip install -e "
-            "'.[privacy]'), or set it to 0."
-        ) from None
-    return RdpAccountant
 
 
 class Privacy:
@@ -159,8 +113,8 @@ class Privacy:
                 "The loss on the clients' own samples would be told without noise: set eval-train = false "
                 "and a network as model, or dp.clip = 0."
             )
-        if self.dp.noise_multiplier:
-            _accountant_type()
+        if self.dp.central and self.dp.noise_multiplier:
+            accountant_type()
 
     def warnings(self) -> list[str]:
         """Return what weakens the protection that was asked for."""
@@ -199,9 +153,20 @@ class Privacy:
         return noised(clipped_mean(vectors, dp.clip, count), deviation, normals)
 
     def invited(self, clients: Iterable[int]) -> None:
-        """Count what these clients are about to send; whether it arrives or not, it may be seen."""
+        """Count what these clients are about to send; whether it arrives or not, it may be seen.
+
+        End the run if this round would cost more than dp.max-epsilon.
+        """
+        whose = [str(client) for client in clients] if self.dp.local else ["server"]
+        most = max((self._releases[one] for one in whose), default=0)
+        if self.dp.max_epsilon and (next_ := self._cost(most + 1)) > self.dp.max_epsilon:
+            raise RunError(
+                f"Another round would cost epsilon = {next_:.4g}, which is more than dp.max-epsilon = "
+                f"{self.dp.max_epsilon:g}: what the run has so far is saved; to continue, set a larger "
+                "dp.max-epsilon and resume = true."
+            )
         if self.dp.local:
-            self._count(str(client) for client in clients)
+            self._count(whose)
 
     def aggregated(self) -> None:
         """Count a mean, before anybody sees the model that it makes."""
@@ -213,15 +178,15 @@ class Privacy:
         if self._path:
             text = json.dumps({"releases": self._releases}) + "\n"
             try:
-                write_atomically(self._path, lambda path: path.write_text(text))
+                write_durably(self._path, text)
             except OSError as error:
                 raise RunError(
                     f"{self._path} cannot be written ({error.strerror}), and nothing may be released that is not "
-                    "counted: mend that, and go on with resume = true."
+                    "counted: fix that, and continue with resume = true."
                 ) from None
 
     def keep(self, path: Path, done: int = 0) -> None:
-        """Keep count in a file from now on; after some rounds, go on from what it says.
+        """Keep count in a file from now on; after some rounds, start from what it says.
 
         A round that is run again counts again.
         """
@@ -236,15 +201,18 @@ class Privacy:
             ) from None
 
     def spent(self, more: int = 0) -> float:
-        """Return epsilon so far, of the client that has spent most; or after so many more releases."""
-        dp, count = self.dp, max(self._releases.values(), default=0) + more
+        """Return epsilon so far, of the client that has spent most; or after `more` releases."""
+        return self._cost(max(self._releases.values(), default=0) + more)
+
+    def _cost(self, count: int) -> float:
+        dp = self.dp
         if dp.local:
             return epsilon(dp.noise_multiplier / 2, dp.delta, count)
         sample, population = self.config.clients_per_round, self.config.num_clients
         return epsilon(dp.noise_multiplier / 2, dp.delta, count, sample, population)
 
     def forecast(self, rounds: int) -> str:
-        """Say what the run will have spent after so many more rounds."""
+        """Say what the run will have spent after `rounds` more rounds."""
         dp, whole = self.dp, self.spent(rounds)
         if dp.local:
             each = epsilon(dp.noise_multiplier / 2, dp.delta, 1)
@@ -254,10 +222,22 @@ class Privacy:
             )
         else:
             cost = f"after {rounds} rounds epsilon = {whole:.4g} will have been spent"
-        return (
+        said = (
             f"Differential privacy ({dp.where}, clip {dp.clip:g}, noise multiplier {dp.noise_multiplier:g}): "
             f"{cost}, delta = {dp.delta:g}, for a client replaced by any other."
         )
+        if dp.max_epsilon and whole > dp.max_epsilon:
+            low, high = 0, rounds  # the first is affordable, if any is; the last is not
+            while high - low > 1:
+                middle = (low + high) // 2
+                affordable = self.spent(middle) <= dp.max_epsilon
+                low, high = (middle, high) if affordable else (low, middle)
+            said += (
+                f" dp.max-epsilon = {dp.max_epsilon:g} "
+                + ("may end" if dp.local else "will end")
+                + f" the run after {low} of these rounds."
+            )
+        return said
 
 
 def noise_source(config: RunConfig, round_: int, client: int = 0) -> Normals:
