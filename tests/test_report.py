@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedapp.config import Value, parse_run_config
-from fedapp.report.curves import Run, load_runs, reach
+from fedapp.report.runs import Run, load_runs, reach
 from fedapp.report.page import write_report
 from tests.conftest import kebab
 

@@ -9,15 +9,8 @@ from PIL import Image
 
 import run_simulation
 from fedapp.errors import ConfigError
-from fedapp.report.curves import (
-    best_per,
-    draw_curves,
-    load_runs,
-    of_panel,
-    over_seeds,
-    reach,
-    short_names,
-)
+from fedapp.report.curves import draw_curves, of_panel
+from fedapp.report.runs import best_per, load_runs, over_seeds, reach, short_names
 from fedapp.sweep import read_runs
 from tests.conftest import RunInline, read_rounds
 from tests.test_cli import fedapp
