@@ -106,7 +106,7 @@ def _draw_panel(
     axes: Axes, groups: list[tuple[str, list[Run]]], x: str, y: str, log: bool, log_x: bool
 ) -> None:
     label, values = AXES[x]
-    groups = [(name, group) for name, group in groups if not np.isnan(group[0].best(y))] or groups
+    groups = [(name, group) for name, group in groups if _can_be_drawn(group, y)] or groups
     for index, (short, group) in enumerate(groups):
         at, heights = _points(group, values, y)
         style = STYLES[index % len(STYLES)]
@@ -137,6 +137,10 @@ def _draw_panel(
             axes.yaxis.set_minor_locator(NullLocator())
 
 
+def _can_be_drawn(group: Sequence[Run], y: str) -> bool:
+    return any(v is not None and abs(v) <= LARGEST for run in group for v in run.column(y))
+
+
 def _points(
     group: Sequence[Run], values: Callable[[Run], list[float]], y: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -148,7 +152,7 @@ def _points(
         at[row, known] = np.array(values(run), dtype=float)[known]
         heights[row, known] = [run.rounds[k][y] for k in known]
     # No axis can show what lies beyond, and it would hide all else: as good as not finite.
-    heights[np.abs(heights) > LARGEST] = np.nan
+    heights[(np.abs(heights) > LARGEST) | (np.abs(at) > LARGEST)] = np.nan
     there = ~np.isnan(heights).all(axis=0)
     if not there.any():
         raise ConfigError(f"The run {group[0].name} has no figure {y!r}.")
