@@ -218,15 +218,17 @@ def replicates(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
 def in_groups(runs: Sequence[Run]) -> list[Group]:
     """Group the complete replicates of each setting; a run that is incomplete, or there twice, is a group of its own."""
     found: list[tuple[list[Run], str]] = []
-    for members in in_settings(runs):
+    settings = in_settings(runs)
+    for members in settings:
         kept, others = replicates(members)
         seeds = len({run.config.get("seed") for run in members})
         note = "" if len(kept) == seeds else f"{len(kept)} of {seeds} seeds complete"
         found += [(kept, note)] if kept else []
         found += [([run], what) for run, what in others]
     first = [group[0] for group, _ in found]
-    names = short_names(first)
-    if len(found) > 1:  # what a sweep's names say of keys that are the same for all says nothing
+    # The runs of one setting share its name, which is then not what they all merely begin with.
+    names = short_names(first) if len(settings) > 1 else [run.name for run in first]
+    if len(settings) > 1:  # what a sweep's names say of keys that are the same for all says nothing
         for key, value in first[0].config.items():
             if all(run.config.get(key) == value for run in first):
                 names = [name.replace(f"-{key}-{value}", "") or name for name in names]
