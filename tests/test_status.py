@@ -9,9 +9,10 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 from filelock import FileLock
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedapp import wire
-from fedapp.config import RunConfig, parse_run_config
+from fedapp.config import parse_run_config
 from fedapp.errors import ConfigError
 from fedapp.names import is_file_name, one_line
 from fedapp.report.page import write_report
@@ -344,7 +345,9 @@ def test_names_that_some_systems_cannot_hold_are_refused(name: str) -> None:
         with pytest.raises(ConfigError, match="no device such as CON"):
             parse_run_config({key: name})
     assert not is_file_name(name)
-    assert not wire.is_file_name(name)
+    head = ConfigRecord({"run": name, "state-dir": ""})
+    with pytest.raises(wire.WireError, match="its run is no name"):
+        wire.unpack_invitation(RecordDict({"round": head, "shared": ArrayRecord({})}))
 
 
 @pytest.mark.parametrize(
@@ -357,4 +360,3 @@ def test_names_that_only_look_so_are_taken(name: str) -> None:
 
 def test_text_for_a_terminal() -> None:
     assert one_line("a\x1b[2Jb\nc\x07é…") == "a?[2Jb?c?é…"
-    assert RunConfig().run_name == ""

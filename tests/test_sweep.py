@@ -193,10 +193,10 @@ def test_the_end_of_a_sweep_names_what_is_not_in_its_table(
 ) -> None:
     out = tmp_path / "out"
     assert run(monkeypatch, sweep, "--out", out) == 0
-    facts = json.loads((out / "try-eight-seed-0" / "config.json").read_text())
-    facts["config"]["lr"] = 0.123
-    (out / "try-eight-seed-0" / "config.json").write_text(json.dumps(facts))
-    shutil.rmtree(out / "try-plain-seed-0")
+    assert run(monkeypatch, sweep, "--out", tmp_path / "other", "-c", "lr=0.123") == 0
+    for name in ("try-eight-seed-0", "try-plain-seed-0"):
+        shutil.rmtree(out / name)
+    (tmp_path / "other" / "try-eight-seed-0").rename(out / "try-eight-seed-0")
     (out / "try-plain-seed-0").write_text("a file in its place")
     capfd.readouterr()
     for workers in (0, 2):
