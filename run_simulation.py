@@ -2,7 +2,7 @@
 
 Each preset is one run, or with a table [sweep] several (see fedapp/sweep.py); without any, the defaults of
 pyproject.toml are. Runs of a sweep that are complete already are skipped. Exit code 0: all went well;
-1: a run could not finish; 2: something in the config must be mended.
+1: a run could not finish, or its directory holds a run with another config; 2: the config is invalid.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +24,29 @@ from fedapp.config import (
     read_overrides,
 )
 from fedapp.errors import ConfigError, RunError
+from fedapp.names import one_line
 from fedapp.sweep import PlannedRun, read_runs
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
+
+
+MOST_NAMES = 20  # that a list names
+
+
+@dataclass
+class Tally:
+    """How the runs of a command ended: the exit code, and which of them were not run, or not to their end."""
+
+    code: int = 0
+    refused: dict[str, str] = field(default_factory=dict)  # run -> why
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)  # complete already, or diverged before
+
+    def fail(self, config: RunConfig, error: ConfigError | RunError) -> None:
+        """Count a run that ended early."""
+        self.failed[config.run_name] = one_line(str(error))
+        self.code = max(self.code, 2 if isinstance(error, ConfigError) else 1)
 
 
 def main() -> int:
@@ -68,7 +88,7 @@ def main() -> int:
     try:
         return _run_all(arguments)
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        print(one_line(str(error)), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("Interrupted; the rounds so far are saved.", file=sys.stderr)
@@ -86,28 +106,56 @@ def _run_all(arguments: argparse.Namespace) -> int:
         return _show_plan(runs)
     from fedapp.models import make_problem
 
+    tally = Tally()
+    swept = [config for plan, config in zip(planned, runs, strict=True) if plan.name]
+    _refuse(swept, tally)
+    left = [
+        (plan, config)
+        for plan, config in zip(planned, runs, strict=True)
+        if not (plan.name and config.run_name in tally.refused)
+    ]
+    if not left:
+        return tally.code
+    planned, runs = [plan for plan, _ in left], [config for _, config in left]
     # What is wrong with the data is told before an engine starts.
     make_problem(runs[0]).objective(0)
     if arguments.engine == "inline" and arguments.workers > 1 and all(run.name for run in planned):
-        code = _run_side_by_side(runs, arguments.workers)
+        _run_side_by_side(runs, arguments.workers, tally)
     else:
         if arguments.engine == "inline" and arguments.workers > 1:
-            print("Presets that are no sweeps run one after the other.")
-        code = _run_in_turn(planned, runs, arguments)
-    swept = [config for plan, config in zip(planned, runs, strict=True) if plan.name]
+            print("Plain presets run sequentially.")
+        _run_in_turn(planned, runs, arguments, tally)
     if len(swept) > 1:
-        _show_outcome(swept, arguments.best_by, arguments.per)
-    return code
+        started = [config for config in swept if config.run_name not in tally.refused]
+        _show_outcome(started, arguments.best_by, arguments.per, tally)
+    return tally.code
+
+
+def _refuse(swept: list[RunConfig], tally: Tally) -> None:
+    """Leave out the runs whose directories hold a run with another config: its results are not this sweep's."""
+    from fedapp.records import different, read_config, results_dir
+
+    for config in swept:
+        directory = results_dir(config) / config.run_name
+        try:
+            key = different(read_config(directory), config, {"resume"})
+        except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged
+            continue
+        if key:
+            why = f"{directory} holds a run with another config ({key}): choose another --out, or remove it."
+            tally.refused[config.run_name] = why
+            tally.code = max(tally.code, 1)
+            print(one_line(why), file=sys.stderr)
 
 
 def _run_in_turn(
-    planned: list[PlannedRun], runs: list[RunConfig], arguments: argparse.Namespace
-) -> int:
+    planned: list[PlannedRun], runs: list[RunConfig], arguments: argparse.Namespace, tally: Tally
+) -> None:
     """Run one after the other on one engine."""
     from fedapp import server_app
     from fedapp.records import was_completed
 
-    code, spent, ended = 0, 0.0, 0
+    spent, ended = 0.0, 0
     with _engine(arguments) as make_grid:
         for number, (plan, config) in enumerate(zip(planned, runs, strict=True), 1):
             if len(runs) > 1:
@@ -118,13 +166,13 @@ def _run_in_turn(
             try:
                 if plan.name and was_completed(config):
                     print(f"{config.run_name} is complete already: skipped")
+                    tally.skipped.append(config.run_name)
                     continue
                 server_app.run(make_grid(config), config)
             except (ConfigError, RunError) as error:  # the other runs go on
-                print(error, file=sys.stderr)
-                code = max(code, 2 if isinstance(error, ConfigError) else 1)
+                print(one_line(str(error)), file=sys.stderr)
+                tally.fail(config, error)
             spent, ended = spent + time.monotonic() - started, ended + 1
-    return code
 
 
 def _duration(seconds: float) -> str:
@@ -133,12 +181,13 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _run_side_by_side(runs: list[RunConfig], workers: int) -> int:
+def _run_side_by_side(runs: list[RunConfig], workers: int, tally: Tally) -> None:
     """Run several runs of a sweep at once, each in a process of its own."""
     from fedapp.parallel import run_all
     from fedapp.records import last_record
 
-    code, started = 0, time.monotonic()
+    tally.skipped += [config.run_name for config in runs if _ended_before(config)]
+    started = time.monotonic()
     for number, (config, error) in enumerate(run_all(runs, workers), 1):
         left = _duration((time.monotonic() - started) / number * (len(runs) - number))
         record = last_record(config)
@@ -146,13 +195,27 @@ def _run_side_by_side(runs: list[RunConfig], workers: int) -> int:
             f"{k} {record[k]:.4g}" for k in ("test_accuracy", "gap") if record.get(k) is not None
         ]
         if error:
-            shown.append(str(error))
-            code = max(code, 2 if isinstance(error, ConfigError) else 1)
+            shown.append(one_line(str(error)))
+            tally.fail(config, error)
         print(
             f"{number}/{len(runs)}, {left} left: {config.run_name}  {'  '.join(shown)}",
             flush=True,
         )
-    return code
+
+
+def _ended_before(config: RunConfig) -> bool:
+    """Tell whether a sweep skips a run: its model is there and all its rounds are, or it diverged."""
+    from fedapp.records import results_dir
+    from fedapp.report.runs import read_run
+    from fedapp.report.status import State
+
+    directory = results_dir(config) / config.run_name
+    try:
+        state = read_run(directory).status.state
+    except (OSError, ConfigError):
+        return False
+    whole = state is State.COMPLETE and (directory / "model.safetensors").is_file()
+    return whole or state is State.DIVERGED
 
 
 def _show_plan(runs: list[RunConfig]) -> int:
@@ -170,21 +233,35 @@ def _show_plan(runs: list[RunConfig]) -> int:
     return 0
 
 
-def _show_outcome(runs: list[RunConfig], best_by: str, per: list[str]) -> None:
-    """Print what a sweep came to."""
+def _show_outcome(runs: list[RunConfig], best_by: str, per: list[str], tally: Tally) -> None:
+    """Print the results of a sweep: a table of its runs, and which of them are not complete."""
     from rich.console import Console
 
     from fedapp.records import results_dir
-    from fedapp.report.curves import best_per, load_runs
+    from fedapp.report.runs import Run, best_per, load_runs
     from fedapp.report.table import closing_table
 
-    places = [results_dir(config) / config.run_name for config in runs]
-    loaded = load_runs([place for place in places if (place / "rounds.jsonl").is_file()])
+    loaded: list[Run] = []
+    for place in (results_dir(config) / config.run_name for config in runs):
+        if (place / "rounds.jsonl").is_file():
+            try:
+                loaded += load_runs([place])
+            except ConfigError as error:
+                print(one_line(str(error)), file=sys.stderr)
     if best_by == "test_accuracy" and all(math.isnan(run.best(best_by)) for run in loaded):
         best_by = "gap"  # problems without classes
-    chosen = best_per(loaded, per, best_by) if per else loaded
-    print()
-    Console(width=None if sys.stdout.isatty() else 160).print(closing_table(chosen, best_by))
+    if loaded:
+        chosen = best_per(loaded, per, best_by) if per else loaded
+        print()
+        Console(width=None if sys.stdout.isatty() else 160).print(closing_table(chosen, best_by))
+    for what, names in (
+        ("Not in the table, because their directories hold other runs", list(tally.refused)),
+        ("Failed", list(tally.failed)),
+        ("Skipped, because they had ended before", tally.skipped),
+    ):
+        if names:
+            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+            print(f"{what}: {', '.join(names[:MOST_NAMES])}{more}")
     print(f"Results: {results_dir(runs[0])}")
 
 

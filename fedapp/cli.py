@@ -11,6 +11,7 @@ import typer
 
 from fedapp.config import RunConfig, absolute_paths, parse_run_config, read_overrides
 from fedapp.errors import ConfigError
+from fedapp.names import one_line
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -31,19 +32,14 @@ def _config(presets: list[Path] | None, assignments: list[str] | None) -> RunCon
 
 @app.command()
 def algorithms() -> None:
-    """List the algorithms, and the keys of their own with their defaults."""
-    from fedapp.registry import ALGORITHMS
+    """List the algorithms, and the keys that each reads with their defaults."""
+    from fedapp.registry import ALGORITHMS, keys_of
 
     width = max(map(len, ALGORITHMS)) + 2
     for algorithm in ALGORITHMS.values():
         typer.echo(f"{algorithm.name:{width}}{algorithm.summary}")
-        options = RunConfig(algorithm=algorithm.name).options
-        values = options.model_dump(by_alias=True) if options else {}
-        keys = [f"server-lr = {algorithm.strategy.default_server_lr}"]
-        if algorithm.compressor != "none":
-            keys.append(f"compressor = {algorithm.compressor}")
-        keys += [f"{algorithm.name}.{key} = {value}" for key, value in values.items()]
-        typer.echo(" " * width + ", ".join(keys))
+        keys = [f"{key} = {value}" for key, value in keys_of(algorithm).items()]
+        typer.echo(" " * width + ", ".join(keys or ["no keys of its own"]))
 
 
 @app.command()
@@ -154,7 +150,8 @@ def plot(
 
     RUN is the directory of a run, or one that holds several.
     """
-    from fedapp.report.curves import AXES, best_per, draw_curves, load_runs
+    from fedapp.report.curves import AXES, draw_curves
+    from fedapp.report.runs import best_per, load_runs
 
     _check_picture(output)
     chosen = x or ["rounds", "bytes", "time"]
@@ -181,8 +178,8 @@ def grid(
 
     RUN is the directory of a run, or one that holds several.
     """
-    from fedapp.report.curves import load_runs
     from fedapp.report.grid import draw_grid
+    from fedapp.report.runs import load_runs
 
     _check_picture(output)
     draw_grid(load_runs(runs), x, y, value, output, title)
@@ -199,11 +196,14 @@ def table(
     best_by: BestBy = "",
     per: Per = None,
 ) -> None:
-    """Print what each run came to, averaged over seeds, and what it spent to reach a target, as Markdown.
+    """Print the results of runs, averaged over seeds, and what each spent to reach a target, as Markdown.
+
+    Means are of complete runs with different seeds. A run that is running, interrupted or diverged has a line
+    of its own that says so.
 
     RUN is the directory of a run, or one that holds several.
     """
-    from fedapp.report.curves import best_per, load_runs
+    from fedapp.report.runs import best_per, load_runs
     from fedapp.report.table import markdown_table
 
     loaded = load_runs(runs)
@@ -224,8 +224,8 @@ def report(
 
     RUN is the directory of a run, or one that holds several.
     """
-    from fedapp.report.curves import load_runs
     from fedapp.report.page import write_report
+    from fedapp.report.runs import load_runs
 
     _check_directory(output)
     loaded = load_runs(runs)
@@ -295,9 +295,9 @@ def _check_picture(output: Path) -> None:
 
 
 def main() -> None:
-    """Run the command; what the user can mend is one sentence."""
+    """Run the command; what the user can fix is one sentence."""
     try:
         app()
     except ConfigError as error:
-        typer.echo(error, err=True)
+        typer.echo(one_line(str(error)), err=True)
         sys.exit(2)

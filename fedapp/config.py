@@ -18,6 +18,7 @@ from flwr.common.config import flatten_dict, parse_config_args, unflatten_dict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedapp.errors import ConfigError
+from fedapp.names import is_file_name
 
 Value = bool | int | float | str
 
@@ -390,6 +391,10 @@ class RunConfig(_Table):
     def _plain_name(cls, name: str) -> str:
         if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             raise ValueError("should be made of letters, digits, '.', '_' and '-' only")
+        if name and not is_file_name(name):
+            raise ValueError(
+                "should be a name that every system takes: no '.' at its end, and no device such as CON, NUL or COM1"
+            )
         return name
 
     @field_validator("data_dir", "state_dir", "resume")

@@ -19,7 +19,7 @@ from clients.moon import MOONClient
 from clients.scaffold import ScaffoldClient
 from fedapp.client import Client
 from fedapp.compression import Compressor, make_compressor
-from fedapp.config import QsgdKeys, RandKKeys, RunConfig, TopKKeys, UniformKeys
+from fedapp.config import QsgdKeys, RandKKeys, RunConfig, TopKKeys, UniformKeys, Value
 from fedapp.errors import ConfigError
 from fedapp.models import is_network
 from fedapp.models.problem import Start
@@ -43,7 +43,8 @@ class Algorithm:
     """An algorithm; `stateful` if its clients remember something between rounds.
 
     `compressor` is what its clients use unless the config names another; `network` if it looks into
-    one, and so cannot do with another kind of problem.
+    one, and so cannot do with another kind of problem. `unread` are the keys of its table that it has no use for,
+    because it shares the table with others; `server_lr` if its server step has a size.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Algorithm:
     stateful: bool = False
     compressor: str = "none"
     network: bool = False
+    unread: tuple[str, ...] = ()
+    server_lr: bool = True
 
 
 ALGORITHMS = {
@@ -91,13 +94,28 @@ ALGORITHMS = {
             "scaffold", "control variates against drift", Scaffold, ScaffoldClient, stateful=True
         ),
         Algorithm(
-            "fedcet", "exact, one vector each way, all clients", FedCET, FedCETClient, stateful=True
+            "fedcet",
+            "exact, one vector each way, all clients",
+            FedCET,
+            FedCETClient,
+            stateful=True,
+            server_lr=False,
         ),
         Algorithm(
-            "feddyn", "dynamic regularization of each client", FedDyn, FedDynClient, stateful=True
+            "feddyn",
+            "dynamic regularization of each client",
+            FedDyn,
+            FedDynClient,
+            stateful=True,
+            server_lr=False,
         ),
         Algorithm(
-            "feddc", "drift tracked, and control variates", FedDC, FedDCClient, stateful=True
+            "feddc",
+            "drift tracked, and control variates",
+            FedDC,
+            FedDCClient,
+            stateful=True,
+            server_lr=False,
         ),
         Algorithm("mimelite", "local steps with the server's momentum", MimeLite, MimeLiteClient),
         Algorithm("moon", "FedAvg with a contrastive loss", FedAvg, MOONClient, True, network=True),
@@ -112,16 +130,29 @@ ALGORITHMS = {
         ),
         Algorithm("gradma", "GradMA-W's workers and GradMA-S's server", GradMA, GradMAClient, True),
         Algorithm(
-            "gradma-w", "local steps that agree with earlier ones", FedAvg, GradMAClient, True
+            "gradma-w",
+            "local steps that agree with earlier ones",
+            FedAvg,
+            GradMAClient,
+            True,
+            unread=("beta1", "beta2", "memory-size"),
         ),
         Algorithm("gradma-s", "a server step that agrees with a memory", GradMA, FedAvgClient),
-        Algorithm("fedbcgd", "each group uploads one block", FedBCGD, FedBCGDClient),
+        Algorithm(
+            "fedbcgd",
+            "each group uploads one block",
+            FedBCGD,
+            FedBCGDClient,
+            unread=("control",),
+            server_lr=False,
+        ),
         Algorithm(
             "fedbcgd-plus",
             "FedBCGD with control variates and variance reduction",
             FedBCGDPlus,
             FedBCGDPlusClient,
             stateful=True,
+            server_lr=False,
         ),
         Algorithm(
             "diana",
@@ -150,6 +181,21 @@ def find_algorithm(config: RunConfig) -> Algorithm:
             f"algorithm = {config.algorithm!r} is not known: choose {', '.join(ALGORITHMS)}."
         )
     return ALGORITHMS[config.algorithm]
+
+
+def keys_of(algorithm: Algorithm) -> dict[str, Value]:
+    """Return the config keys that an algorithm reads beside those of every run, with their values by default."""
+    keys: dict[str, Value] = {}
+    if algorithm.server_lr:
+        keys["server-lr"] = algorithm.strategy.default_server_lr
+    if algorithm.compressor != "none":
+        keys["compressor"] = algorithm.compressor
+    options = RunConfig(algorithm=algorithm.name).options
+    table = algorithm.name.partition("-")[0]
+    for key, value in options.model_dump(by_alias=True).items() if options else ():
+        if key not in algorithm.unread:
+            keys[f"{table}.{key}"] = value
+    return keys
 
 
 def keeps_state(config: RunConfig) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.report.curves import Run
 from fedapp.report.panels import Curve, Panel
+from fedapp.report.runs import Run
 
 Values = NDArray[np.float64]
 EXACT = 1e-10  # a distance that counts as reaching the optimum, in float64

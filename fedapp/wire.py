@@ -22,7 +22,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 
 from fedapp.compression import Compressor, PayloadError
 from fedapp.data import ImageFacts
+from fedapp.names import is_file_name
 
 Arrays = dict[str, NDArray[Any]]
 Shape = tuple[int, ...]
@@ -259,7 +259,11 @@ def unpack_invitation(content: RecordDict) -> Invitation:
     if not isinstance(record, ConfigRecord) or not isinstance(shared, ArrayRecord):
         raise WireError("it is no invitation")
     head: dict[str, Any] = dict(record)
-    if not _is_name(head.get("run")) or not isinstance(head.get("state-dir"), str):
+    if (
+        not isinstance(head.get("run"), str)
+        or not is_file_name(head["run"])
+        or not isinstance(head.get("state-dir"), str)
+    ):
         raise WireError("its run is no name, or its state-dir no text")
     whole = ([head.get("round"), head.get("tag")], *(head.get(name, []) for name in LISTS))
     if not all(_are_whole(numbers) for numbers in whole):
@@ -315,13 +319,6 @@ def _are_numbers(numbers: Any, count: int) -> bool:
 
 def _are_whole(numbers: Any) -> bool:
     return isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
-
-
-def _is_name(run: Any) -> bool:
-    """Tell whether a text names a directory within another, on any system."""
-    if not isinstance(run, str) or run in ("", ".", "..") or not run.isprintable():
-        return False
-    return PureWindowsPath(run).name == run
 
 
 def _owned(head: dict[str, Any]) -> Iterable[tuple[int, str, int]]:

@@ -1,5 +1,6 @@
 """The `fedapp` command."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,13 @@ import torch
 from PIL import Image
 
 from fedapp.cli import main
-from fedapp.config import parse_run_config
+from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.errors import ConfigError
 from fedapp.models import make_problem
-from fedapp.registry import ALGORITHMS
+from fedapp.plan import Outline
+from fedapp.registry import ALGORITHMS, keys_of, make_strategy
 from fedapp.report.similarity import cosine_similarities
+from tests.conftest import RunInline
 
 
 def fedapp(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -30,6 +34,80 @@ def test_algorithms_shows_every_one_with_its_keys(
         assert f"{algorithm.name} " in shown
         assert algorithm.summary in shown
     assert "server-lr = 0.02, fedadam.beta1 = 0.9" in shown
+
+
+def printed_keys(text: str) -> dict[str, dict[str, Value]]:
+    """Return what `fedapp algorithms` prints: each algorithm's keys and values."""
+    lines = text.splitlines()
+    found: dict[str, dict[str, Value]] = {}
+    for head, keys in zip(lines[::2], lines[1::2], strict=True):
+        pairs = [pair.split(" = ") for pair in keys.strip().split(", ") if " = " in pair]
+        found[head.split()[0]] = {key: typed(value) for key, value in pairs}
+    return found
+
+
+def typed(value: str) -> Value:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value)
+    return value
+
+
+SMALL: dict[str, Value] = {
+    "model": "mlp-10", "num-clients": 3, "clients-per-round": 3, "local-steps": 1, "num-rounds": 2,
+    "train-samples": 30, "partition": "iid",
+}  # fmt: skip
+
+
+def test_every_key_that_is_listed_is_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedapp(monkeypatch, "algorithms") == 0
+    listed = printed_keys(capsys.readouterr().out)
+    assert list(listed) == list(ALGORITHMS)
+    assert set(listed["gradma-w"]) == {"server-lr", "gradma.scope"}
+    assert set(listed["gradma-s"]) == {
+        "server-lr", "gradma.beta1", "gradma.beta2", "gradma.memory-size", "gradma.scope",
+    }  # fmt: skip
+    assert set(listed["fedbcgd-plus"]) == {"fedbcgd.blocks", "fedbcgd.momentum", "fedbcgd.control"}
+    for name, keys in listed.items():
+        config = parse_run_config(SMALL | {"algorithm": name} | keys)
+        make_strategy(config, Outline(config))
+        slower = config.model_copy(update={"server_lr": 0.5})
+        if "server-lr" in keys:
+            make_strategy(slower, Outline(slower))
+        else:
+            with pytest.raises(ConfigError, match="server-lr"):
+                make_strategy(slower, Outline(slower))
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if RunConfig(algorithm=name).options])
+def test_the_keys_that_are_listed_are_those_that_are_read(
+    name: str, monkeypatch: pytest.MonkeyPatch, run_inline: RunInline
+) -> None:
+    table = name.partition("-")[0]
+    listed = {key.partition(".")[2] for key in keys_of(ALGORITHMS[name]) if "." in key}
+    if name == "qsgd":  # its table is the compressor's, which takes all of it
+        config = parse_run_config(SMALL | {"algorithm": name, "qsgd.levels": 3})
+        compressor = make_strategy(config, Outline(config)).compressor
+        assert getattr(compressor, "levels") == 3  # noqa: B009
+        assert listed == {"levels", "norm", "bucket"}
+        return
+    options = type(RunConfig(algorithm=name).options)
+    plain, read = options.__getattribute__, set()
+
+    def traced(self: object, attribute: str) -> object:
+        if attribute in options.model_fields and type(self) is options:
+            read.add(attribute.replace("_", "-"))
+        return plain(self, attribute)
+
+    monkeypatch.setattr(options, "__getattribute__", traced)
+    run_inline(**{k.replace("-", "_"): v for k, v in SMALL.items()}, algorithm=name)
+    if name == "fedcet":  # asked when a client fails
+        source = Path(__file__).parents[1] / "strategies" / "fedcet.py"
+        assert "self.options.on_failure" in source.read_text()
+        read.add("on-failure")
+    assert read == listed, f"the keys of [{table}] that {name} reads"
 
 
 def test_partition_draws_a_picture(

@@ -89,7 +89,7 @@ def test_decoding_happens_once(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(_: bytes) -> None:
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr(sources, "_decode_image", refuse)
+    monkeypatch.setattr(sources, "decode_image", refuse)
     again = load_images("tiny", str(tiny))
     np.testing.assert_array_equal(first.train_images, again.train_images)
     assert isinstance(again.train_images, np.memmap)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedapp.config import Value, parse_run_config
-from fedapp.report.curves import Run, load_runs, reach
 from fedapp.report.page import write_report
+from fedapp.report.runs import Run, load_runs, reach
 from tests.conftest import kebab
 
 if TYPE_CHECKING:
@@ -32,11 +32,13 @@ def write_run(
     uplink: int = 1_000_000,
     **keys: Value,
 ) -> None:
-    """Write a run's directory: what each round found, and what it spent."""
+    """Write a run's directory: what each round found, and what it spent; by default it is complete."""
     (parent / name).mkdir(parents=True)
-    config = parse_run_config(kebab(keys)).flat() | {"run-name": name}
-    (parent / name / "config.json").write_text(json.dumps({"config": config, "versions": {}}))
     length = max(map(len, figures.values()), default=0)
+    config = parse_run_config(kebab({"num_rounds": length or 50} | keys)).flat() | {
+        "run-name": name
+    }
+    (parent / name / "config.json").write_text(json.dumps({"config": config, "versions": {}}))
     with (parent / name / "rounds.jsonl").open("w") as lines:
         for k in range(length):
             found = {figure: values[k] for figure, values in figures.items()}
@@ -199,9 +201,8 @@ def show(browser: "Browser", tmp_path: Path) -> Iterator[Show]:
 
 
 def row(page: "Page", name: str) -> "Locator":
-    return page.locator("#runs tbody tr").filter(
-        has=page.get_by_role("checkbox", name=name, exact=True)
-    )
+    named = re.compile(rf"^{re.escape(name)}( interrupted after \d+ of \d+ rounds)?$")
+    return page.locator("#runs tbody tr").filter(has=page.get_by_role("checkbox", name=named))
 
 
 def cell(page: "Page", name: str, column: str) -> str:
@@ -213,7 +214,8 @@ def number(text: str) -> float:
 
 
 def names(page: "Page") -> list[str]:
-    return page.locator("#runs tbody tr:visible th").all_inner_texts()
+    texts = page.locator("#runs tbody tr:visible th").all_inner_texts()
+    return [text.partition(" interrupted after ")[0] for text in texts]
 
 
 def geometry(page: "Page") -> dict[str, list[tuple[float, float]]]:
@@ -490,6 +492,32 @@ def test_seeds_are_averaged_into_a_curve_with_a_band(show: Show, tmp_path: Path)
     low, high = (geometry(page)[f"fedavg-seed-{seed}"] for seed in (0, 1))
     middle = [((a[1] + b[1]) / 2) for a, b in zip(low, high, strict=True)]
     assert [y for _, y in together] == pytest.approx(middle, abs=0.2)
+
+
+@in_browser
+def test_what_is_no_complete_replicate_has_a_badge(show: Show, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "avg-seed-0", {"test_accuracy": [0.2, 0.4]}, seed=0)
+    write_run(tmp_path / "runs", "avg-seed-1", {"test_accuracy": [0.4, 0.6]}, seed=1)
+    write_run(tmp_path / "runs", "avg-seed-1-again", {"test_accuracy": [0.4, 0.6]}, seed=1)
+    write_run(tmp_path / "runs", "avg-seed-2", {"test_accuracy": [0.9]}, seed=2, num_rounds=2)
+    page = show(load_runs([tmp_path / "runs"]))
+    rows = page.locator("#runs tbody th").all_inner_texts()
+    assert sorted(rows) == [
+        "avg (2 runs) 2 of 3 seeds complete",
+        "avg-seed-1-again same config and seed as avg-seed-1",
+        "avg-seed-2 interrupted after 1 of 2 rounds",
+    ]
+    assert page.locator(".badge").count() == 3
+    assert number(cell(page, "avg (2 runs) 2 of 3 seeds complete", "best").split()[0]) == 0.5
+    page.get_by_label("average over seeds").uncheck()
+    assert sorted(page.locator("#runs tbody th").all_inner_texts()) == [
+        "avg-seed-0",
+        "avg-seed-1",
+        "avg-seed-1-again same config and seed as avg-seed-1",
+        "avg-seed-2 interrupted after 1 of 2 rounds",
+    ]
+    page.get_by_label("Filter").fill("interrupted")
+    assert names(page) == ["avg-seed-2"]
 
 
 @in_browser

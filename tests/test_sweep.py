@@ -1,6 +1,8 @@
 """Sweeps: their product of runs, what is skipped, and the curves and tables of what they leave."""
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,15 +11,8 @@ from PIL import Image
 
 import run_simulation
 from fedapp.errors import ConfigError
-from fedapp.report.curves import (
-    best_per,
-    draw_curves,
-    load_runs,
-    of_panel,
-    over_seeds,
-    reach,
-    short_names,
-)
+from fedapp.report.curves import draw_curves, of_panel
+from fedapp.report.runs import best_per, load_runs, over_seeds, reach, short_names
 from fedapp.sweep import read_runs
 from tests.conftest import RunInline, read_rounds
 from tests.test_cli import fedapp
@@ -181,10 +176,50 @@ def test_another_config_under_the_same_name_is_refused(
         file.write_text(json.dumps(facts))
     assert run(monkeypatch, sweep, "--out", out) == 0
     assert capsys.readouterr().out.count("complete already") == 4
-    assert run(monkeypatch, sweep, "--out", out, "-c", "topk.ratio=0.3") == 2
-    assert "holds a run with another config" in capsys.readouterr().err
-    assert run(monkeypatch, sweep, "--out", out, "-c", "lr=0.01") == 2
-    assert "holds a run with another config" in capsys.readouterr().err
+    for key in ("topk.ratio=0.3", "lr=0.01"):
+        for workers in (0, 2):
+            words = [sweep, "--out", out, "-c", key, "--workers", workers]
+            assert run(monkeypatch, *words) == 1
+            told = capsys.readouterr()
+            assert told.err.count("holds a run with another config") == 4
+            assert told.out == "", "results of the older config are not those of this one"
+
+
+def test_the_end_of_a_sweep_names_what_is_not_in_its_table(
+    sweep: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    assert run(monkeypatch, sweep, "--out", out) == 0
+    assert run(monkeypatch, sweep, "--out", tmp_path / "other", "-c", "lr=0.123") == 0
+    for name in ("try-eight-seed-0", "try-plain-seed-0"):
+        shutil.rmtree(out / name)
+    (tmp_path / "other" / "try-eight-seed-0").rename(out / "try-eight-seed-0")
+    (out / "try-plain-seed-0").write_text("a file in its place")
+    capfd.readouterr()
+    for workers in (0, 2):
+        assert run(monkeypatch, sweep, "--out", out, "--workers", workers) == 2
+        shown = capfd.readouterr().out
+        table = shown[shown.index("best gap") :].splitlines()
+        assert [line.split()[0] for line in table[1:3]] == ["eight-seed-1", "plain-seed-1"]
+        assert [line for line in table[3:] if not line.startswith("Results: ")] == [
+            "Not in the table, because their directories hold other runs: try-eight-seed-0",
+            "Failed: try-plain-seed-0",
+            "Skipped, because they had ended before: try-eight-seed-1, try-plain-seed-1",
+        ]
+
+
+def test_the_table_of_a_sweep_says_what_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preset = tmp_path / "try.toml"
+    preset.write_text('dataset = "quadratic"\nnum-rounds = 4\n[sweep]\nlr = [0.1, 1e9]\n')
+    assert run(monkeypatch, preset, "--out", tmp_path / "results") == 1
+    shown = capsys.readouterr().out
+    assert re.search(r"lr-1000000000.0 \(diverged after \d of 4 rounds\)", shown)
+    assert "Failed: try-lr-1000000000.0" in shown
 
 
 @pytest.mark.parametrize(

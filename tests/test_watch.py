@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -115,15 +116,42 @@ def test_half_a_line_is_waited_for(tmp_path: Path) -> None:
     assert "round 3 of 5" in text_of(run)
 
 
-def test_only_new_lines_are_read(tmp_path: Path) -> None:
+def test_what_has_not_changed_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = begin(tmp_path / "run", record(1))
     run = read(directory)
-    rounds = directory / "rounds.jsonl"
-    with rounds.open("r+") as file:  # what would be found if the first line was read again
-        file.write("x" * (rounds.stat().st_size - 1))
+    reads = []
+    monkeypatch.setattr("fedapp.report.watch.read_run", lambda place: reads.append(place))
+    run.read_new()
+    assert reads == []
+    monkeypatch.undo()
     append(directory, record(2))
     run.read_new()
     assert run.rounds == [record(1), record(2)]
+
+
+def test_the_view_says_whether_anybody_is_at_work(tmp_path: Path) -> None:
+    directory = begin(tmp_path / "run", record(1))
+    run = read(directory)
+    assert "interrupted, last round" in text_of(run)
+    with FileLock(directory / ".lock"):
+        run.read_new()
+        assert "running, last round" in text_of(run)
+        assert not run.ended
+    run.read_new()
+    assert "interrupted, last round" in text_of(run)
+    (directory / "diverged.txt").write_text("no longer finite")
+    run.read_new()
+    assert "diverged after 1 of 5 rounds" in text_of(run)
+    assert run.ended
+
+
+def test_records_without_the_usual_figures(tmp_path: Path) -> None:
+    run = begin(
+        tmp_path / "run", {"round": 1}, {"round": 2, "wall_seconds": 1e300, "failures": 1e300}
+    )
+    assert "round 2 of 5" in text_of(read(run))
 
 
 def test_a_run_that_begins_anew_is_read_anew(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from fedapp.config import writable_directory
+from fedapp.data.images import Pixels
 from fedapp.data.sources import Source, Split, find_source
 from fedapp.errors import ConfigError
 
@@ -37,12 +38,15 @@ class ImageFacts:
 
 @dataclass(frozen=True)
 class ImageData:
-    """A data set: uint8 images (n, channels, height, width), memory-mapped, and labels."""
+    """A data set: images (n, channels, height, width), memory-mapped, and labels.
+
+    Pixels go from 0 to 255: as uint8, or as float32 if the files hold 16-bit grey.
+    """
 
     key: str
-    train_images: NDArray[np.uint8]
+    train_images: Pixels
     train_labels: NDArray[np.int64]
-    test_images: NDArray[np.uint8]
+    test_images: Pixels
     test_labels: NDArray[np.int64]
     writers: NDArray[Any] | None
     num_classes: int
@@ -113,7 +117,9 @@ def load_source(name: str, source: Source) -> ImageData:
         _write(directory, train, test)
 
     directory = build_once(cache_dir() / "data" / source.key, build)
-    facts = json.loads((directory / "facts.json").read_text())
+    facts = _read_facts(directory)
+    for warning in facts.pop("warnings", []):
+        log.warning("In %s, %s", name, warning)
     writers = directory / "writers.npy"
     return ImageData(
         key=source.key,
@@ -126,8 +132,21 @@ def load_source(name: str, source: Source) -> ImageData:
     )
 
 
+def _read_facts(directory: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads((directory / "facts.json").read_text())
+        return {key: facts[key] for key in ("num_classes", "mean", "std")} | {
+            "warnings": [str(text) for text in facts.get("warnings", [])]
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{directory / 'facts.json'} cannot be read ({error}): remove {directory}, and it is made anew."
+        ) from None
+
+
 def _write(directory: Path, train: Split, test: Split) -> None:
-    for prefix, split in (("train", train), ("test", test)):
+    splits = (("train", train), ("test", test))
+    for prefix, split in splits:
         np.save(directory / f"{prefix}_images.npy", split.images)
         np.save(directory / f"{prefix}_labels.npy", split.labels)
     if train.writers is not None:
@@ -138,12 +157,20 @@ def _write(directory: Path, train: Split, test: Split) -> None:
         "num_classes": int(max(train.labels.max(initial=0), test.labels.max(initial=0))) + 1,
         "mean": [mean for mean, _ in moments],
         "std": [std or 1.0 for _, std in moments],
+        "warnings": [f"the {k} split: {w}" for k, s in splits for w in s.warnings],
     }
     (directory / "facts.json").write_text(json.dumps(facts))
 
 
-def _moments(values: NDArray[np.uint8]) -> tuple[float, float]:
-    """Return mean and standard deviation, from counts: no copy of the images as floats."""
+def _moments(values: Pixels) -> tuple[float, float]:
+    """Return mean and standard deviation; of bytes from counts, without a copy of the images as floats."""
+    if values.dtype != np.uint8:
+        means = [
+            (image.mean(dtype=np.float64), np.square(image, dtype=np.float64).mean())
+            for image in values
+        ]
+        mean, square = np.mean(means, axis=0)
+        return float(mean), float(np.sqrt(max(square - mean**2, 0.0)))
     counts = sum(np.bincount(image.ravel(), minlength=256) for image in values)
     levels = np.arange(256)
     mean = np.average(levels, weights=counts)

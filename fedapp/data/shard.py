@@ -5,6 +5,7 @@ clients, its samples are dealt to them at random. What all must agree on (the im
 there are, how pixels are normalised) comes from the server, with each invitation.
 """
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from fedapp.data.partitions import Partition
 from fedapp.data.sources import parquet_source
 from fedapp.errors import ConfigError
 from fedapp.randomness import generator
+
+log = logging.getLogger("flwr")
+FAR = 8.0  # how far apart the spreads of a node's pixels and the run's may be without a warning
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ def load_shard(shard: Shard, config: RunConfig) -> tuple[ImageData, Partition]:
             f"The labels in {directory} go from {lowest} to {highest}, and the run's from 0 to "
             f"{facts.num_classes - 1}: make them fit."
         )
+    _compare_pixels(data, facts, directory)
     samples, clients = len(data.train_labels), len(shard.clients)
     if samples < clients:
         raise ConfigError(
@@ -60,3 +65,17 @@ def load_shard(shard: Shard, config: RunConfig) -> tuple[ImageData, Partition]:
         data, num_classes=facts.num_classes, mean=list(facts.mean), std=list(facts.std)
     )
     return normalised, Partition(order, np.cumsum([0, *sizes]))
+
+
+def _compare_pixels(data: ImageData, facts: ImageFacts, directory: Path) -> None:
+    """Warn of pixels on another scale than the run's: they are normalised by the run's mean and spread."""
+    for own, theirs in zip(data.std, facts.std, strict=True):
+        if not theirs / FAR <= own <= theirs * FAR:
+            log.warning(
+                "The pixels in %s have a standard deviation of %.3g, and the run's have %.3g: check that they "
+                "are on the same scale (8 bits, or all of 16)",
+                directory,
+                own,
+                theirs,
+            )
+            return

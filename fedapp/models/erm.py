@@ -55,7 +55,7 @@ class LinearERM:
             weights = (weights > 0).to(self.dtype) / (weights > 0).sum()
         self._weights = weights.to(self.device)
 
-    def _tensors(self, images: NDArray[np.uint8], positive: NDArray[Any]) -> tuple[Tensor, Tensor]:
+    def _tensors(self, images: NDArray[Any], positive: NDArray[Any]) -> tuple[Tensor, Tensor]:
         rows = torch.from_numpy(images).flatten(1).to(self.device, self.dtype)
         signs = torch.from_numpy(np.where(positive, 1.0, -1.0))
         return F.normalize(rows), signs.to(self.device, self.dtype)

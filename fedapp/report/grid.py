@@ -2,54 +2,99 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from fedapp.errors import ConfigError
-from fedapp.report.curves import NOT_COMPARED, Run, over_seeds
+from fedapp.report.curves import LARGEST, plain
+from fedapp.report.runs import Run, replicates, setting_of
 
 
 def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title: str = "") -> None:
-    """Draw the best `value` of the runs, its mean over seeds, for every pair of values of two keys."""
+    """Draw the best `value` of the runs for every pair of values of two keys.
+
+    A cell is the mean over its complete runs with different seeds. One that holds other runs is marked, and
+    the runs are named below.
+    """
     for key in (x, y):
         if any(key not in run.config for run in runs):
             raise ConfigError(
                 f"{key} is not a config key: see config.json of a run for those there are."
             )
-    columns, rows = (sorted({run.config[key] for run in runs}) for key in (x, y))
-    values = np.full((len(rows), len(columns)), np.nan)
-    held: dict[tuple[int, int], Run] = {}
-    for _, group in over_seeds(runs):
-        run = group[0]
+    columns, rows = (_values(runs, key) for key in (x, y))
+    cells: dict[tuple[int, int], list[Run]] = {}
+    for run in runs:
         place = rows.index(run.config[y]), columns.index(run.config[x])
-        if place in held:
-            other = held[place].config
-            key = next(
-                k for k in run.config if k not in NOT_COMPARED and run.config[k] != other.get(k)
-            )
-            raise ConfigError(
-                f"Two runs with the same {x} and {y} differ in {key}: give runs that do not."
-            )
-        held[place] = run
-        found = [run.best(value) for run in group]
-        values[place] = np.nanmean(found) if not np.isnan(found).all() else np.nan
+        cells.setdefault(place, []).append(run)
+    values = np.full((len(rows), len(columns)), np.nan)
+    states: dict[tuple[int, int], str] = {}  # of the cells that hold other than complete runs
+    notes: list[str] = []
+    for place, members in cells.items():
+        _check_alike(members, x, y)
+        kept, others = replicates(members)
+        if others:
+            states[place] = str(others[0][0].status.state)
+            notes += [f"{run.name}: {what}" for run, what in others]
+        found = [run.best(value) for run in kept or members]
+        known = [number for number in found if abs(number) <= LARGEST]
+        values[place] = np.mean(known) if known else np.nan
     if np.isnan(values).all():
         raise ConfigError(f"These runs have no figure {value!r}.")
-    figure = Figure(figsize=(1.6 + 0.9 * len(columns), 1.4 + 0.7 * len(rows)), layout="constrained")
+    below = _below(notes)
+    figure = Figure(
+        figsize=(1.6 + 0.9 * len(columns), 1.4 + 0.7 * len(rows) + 0.2 * len(below)),
+        layout="constrained",
+    )
     axes = figure.subplots()
     image = axes.imshow(values, cmap="viridis", origin="lower", aspect="auto")
     middle = (np.nanmin(values) + np.nanmax(values)) / 2
     for (row, column), number in np.ndenumerate(values):
-        if not np.isnan(number):
-            colour = "black" if number > middle else "white"
-            axes.text(
-                column, row, f"{number:.3f}", ha="center", va="center", color=colour, fontsize=9
-            )
-    axes.set_xticks(
-        range(len(columns)), [f"{v:g}" if isinstance(v, float) else str(v) for v in columns]
-    )
-    axes.set_yticks(range(len(rows)), [f"{v:g}" if isinstance(v, float) else str(v) for v in rows])
-    axes.set(xlabel=x, ylabel=y, title=title)
-    figure.colorbar(image, label=f"best {value.replace('_', ' ')}")
+        state = states.get((row, column), "")
+        text = state if np.isnan(number) else f"{number:.3f}{'*' if state else ''}"
+        colour = "black" if np.isnan(number) or number > middle else "white"
+        axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=9)
+    axes.set_xticks(range(len(columns)), [_tick(v) for v in columns])
+    axes.set_yticks(range(len(rows)), [_tick(v) for v in rows])
+    axes.set(xlabel=plain(x), ylabel=plain(y), title=title)
+    figure.colorbar(image, label=f"best {plain(value.replace('_', ' '))}")
+    if below:
+        figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=7)
     figure.savefig(path, dpi=150)
+
+
+MOST_NOTES = 8
+
+
+def _below(notes: Sequence[str]) -> list[str]:
+    """Return the lines below the map."""
+    if not notes:
+        return []
+    more = [f"and {len(notes) - MOST_NOTES} more"] if len(notes) > MOST_NOTES else []
+    listed = [*notes[:MOST_NOTES], *more]
+    return ["* not all of its runs are complete runs with seeds of their own:", *map(plain, listed)]
+
+
+def _values(runs: Sequence[Run], key: str) -> list[Any]:
+    """Return a key's values in order; texts come after numbers."""
+    return sorted(
+        {run.config[key] for run in runs},
+        key=lambda v: (isinstance(v, str), v if not isinstance(v, str) else 0, str(v)),
+    )
+
+
+def _tick(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else plain(str(value))
+
+
+def _check_alike(members: Sequence[Run], x: str, y: str) -> None:
+    """Refuse runs in one cell that are not replicates."""
+    first = setting_of(members[0], (x, y))
+    for run in members[1:]:
+        other = setting_of(run, (x, y))
+        for key in first | other:
+            if first.get(key) != other.get(key):
+                raise ConfigError(
+                    f"Two runs with the same {x} and {y} differ in {key}: give runs that do not."
+                )

@@ -143,10 +143,11 @@ let curves = []; // one for each row: a run, or a group of runs that differ in t
 
 function makeCurves() {
   const groups = chosen.average
-    ? data.groups.map(({ name, runs }) => [name, runs.map((index) => data.runs[index])])
-    : data.runs.map((run) => [run.name, [run]]);
-  curves = groups.map(([name, runs]) => ({
+    ? data.groups.map(({ name, note, runs }) => [name, note, runs.map((index) => data.runs[index])])
+    : data.runs.map((run) => [run.name, run.note, [run]]);
+  curves = groups.map(([name, note, runs]) => ({
     name,
+    note, // what is not complete, or there twice
     runs,
     slot: null, // its colour and dashes
     values: [], // of its row
@@ -159,7 +160,7 @@ function asksFor(word) {
   const [key, value] = word.split(/=(.*)/s);
   if (value === undefined) {
     const texts = (run) => [run.name, run.config.algorithm, run.config.dataset, run.config.model];
-    return (curve) => [curve.name, ...curve.runs.flatMap(texts)]
+    return (curve) => [curve.name, curve.note, ...curve.runs.flatMap(texts)]
       .some((text) => String(text).toLowerCase().includes(word));
   }
   const ending = data.keys.filter((name) => name.endsWith(key));
@@ -376,6 +377,7 @@ function buildRows() {
     const name = make("span", {}, curve.name);
     if (curve.runs.length > 1)
       name.append(" ", make("span", { class: "tag" }, `(${curve.runs.length} runs)`));
+    if (curve.note) name.append(" ", make("span", { class: "badge" }, curve.note));
     const label = make("label", {}, box, swatch, name);
     curve.cells = COLUMNS.slice(1).map((column) =>
       make("td", { "data-column": column.key, class: isText(column) ? "" : "number" }));
@@ -709,6 +711,7 @@ function hover(event) {
   const tip = at("tip");
   tip.replaceChildren(
     make("strong", {}, curve.name),
+    ...(curve.note ? [make("div", {}, curve.note)] : []),
     make("div", {}, `${words(chosen.figure)} ${write(there.y)}${range}`),
     make("div", {}, `round ${there.round}` +
       (axis.units ? ` · ${axis.name.toLowerCase()} ${withUnit(there.x, axis.units)}` : "")),

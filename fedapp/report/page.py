@@ -13,10 +13,12 @@ from typing import Any
 
 from fedapp import __version__
 from fedapp.config import RunConfig
-from fedapp.report.curves import COLOURS, SMALLER_IS_BETTER, Run, over_seeds
+from fedapp.report.curves import COLOURS
+from fedapp.report.runs import SMALLER_IS_BETTER, Run, in_groups
 
 FIGURES = ("test_accuracy", "test_loss", "train_loss")  # in this order, then an algorithm's own
 SPENT = ("round", "uplink_bytes", "downlink_bytes", "simulated_seconds", "wall_seconds")
+LARGEST = 1e300  # of what is drawn: the page adds up, and its axes leave some room
 NOT_SHOWN = ("clients", "failures", "uplink_bits_nominal", "simulated_seconds_nominal")
 
 
@@ -57,6 +59,8 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
     }
     figures = _figures(runs)
     place = {id(run): index for index, run in enumerate(runs)}
+    groups = in_groups(runs)
+    notes = {place[id(group.runs[0])]: group.note for group in groups if len(group.runs) == 1}
     return {
         "target": target,
         "colours": COLOURS,
@@ -65,17 +69,18 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
         "keys": keys,
         "common": {key: _value(value) for key, value in common.items()},
         "groups": [
-            {"name": name, "runs": [place[id(run)] for run in group]}
-            for name, group in over_seeds(runs)
+            {"name": g.name, "note": g.note, "runs": [place[id(run)] for run in g.runs]}
+            for g in groups
         ],
         "runs": [
             {
                 "name": run.name,
+                "note": notes.get(index, "") if run.status.complete else run.status.text,
                 "config": {k: _value(v) for k, v in config.items() if k not in common},
                 "length": len(run.rounds),
                 "columns": _columns(run, [*SPENT, *figures]),
             }
-            for run, config in zip(runs, configs, strict=True)
+            for index, (run, config) in enumerate(zip(runs, configs, strict=True))
         ],
     }
 
@@ -105,7 +110,9 @@ def _columns(run: Run, names: Sequence[str]) -> dict[str, Any]:
 
 def _number(value: object) -> float | None:
     """Return a number with six digits, a whole one as it is; None for what is not finite or no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if abs(value) > LARGEST or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.6g}")
 

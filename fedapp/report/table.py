@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from fedapp.costs import human_bytes
-from fedapp.report.curves import Run, over_seeds, reach
+from fedapp.report.runs import Run, over_seeds, reach
 
 
 def markdown_table(runs: Sequence[Run], figure: str, target: float) -> str:
-    """Return a line for each setting: means over its seeds and, if there are several, their ranges."""
+    """Return a line for each setting: means over its seeds and, if there are several, their ranges.
+
+    Means are of complete runs; every other run has a line of its own that says what it is.
+    """
     accuracy = figure == "test_accuracy"
     aim, form = (f"{100 * target:g} %", ".4f") if accuracy else (f"{target:g}", ".4g")
     lines = [
@@ -22,12 +26,12 @@ def markdown_table(runs: Sequence[Run], figure: str, target: float) -> str:
             cells = [name, *outcome, *_spent(group, figure, target)]
         else:
             cells = [name, f"no {figure.replace('_', ' ')}", *7 * ["-"]]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
 
 def closing_table(runs: Sequence[Run], figure: str) -> Table:
-    """Lay out what a sweep's runs came to: a line for each setting, means over its seeds."""
+    """Lay out the results of a sweep: a line for each setting, means over its seeds."""
     title = figure.replace("_", " ")
     table = Table(
         "run", f"best {title}", f"last {title}", "rounds", "uplink", "downlink", "wall time",
@@ -36,11 +40,13 @@ def closing_table(runs: Sequence[Run], figure: str) -> Table:
     for name, group in over_seeds(runs):
         shown = _best_and_last(group, figure, ".4g") or ["-", "-"]
         up, down, seconds = (
-            _average([sum(r[kind] for r in run.rounds) for run in group])
+            _average([sum(r.get(kind) or 0 for r in run.rounds) for run in group])
             for kind in ("uplink_bytes", "downlink_bytes", "wall_seconds")
         )
         rounds = _mean([len(run.rounds) for run in group], ".0f")
-        table.add_row(name, *shown, rounds, human_bytes(up), human_bytes(down), f"{seconds:.1f} s")
+        table.add_row(
+            Text(name), *shown, rounds, human_bytes(up), human_bytes(down), f"{seconds:.1f} s"
+        )
     return table
 
 

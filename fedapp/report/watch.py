@@ -3,9 +3,7 @@
 All of it comes from the run's directory: the run itself goes on in another process, or is over.
 """
 
-import json
 import math
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -21,10 +19,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedapp.config import Value
 from fedapp.costs import human_bytes
 from fedapp.errors import ConfigError
-from fedapp.records import PARTIAL, read_config
+from fedapp.names import one_line
+from fedapp.records import PARTIAL
+from fedapp.report.runs import read_run
+from fedapp.report.status import State, Status, status_of
 
 # What an evaluated round can have; the curve is of the first one that a run does have.
 EVALUATED = ["test_accuracy", "gap", "distance", "objective", "squared_gradient", "test_loss"]
@@ -34,6 +34,7 @@ HEADER = 4  # lines
 LOWEST_CURVE = 6  # lines of a curve with its frame, below which it says nothing
 LOG_FROM = 100.0  # largest over smallest from which on a curve is on a log scale
 PRINTED = 34  # lines of a view that is printed, not shown
+FOREVER = 1e10  # seconds: no run takes that long
 RECENT = 20  # rounds whose time tells how long the next ones take
 # The bit of each dot of a Braille character, row by row; the character without any is U+2800.
 DOTS = [(0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80)]
@@ -72,11 +73,12 @@ class WatchedRun:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.directory: Path | None = None
-        self.config: dict[str, Value] = {}
+        self.config: dict[str, Any] = {}
         self.rounds: list[dict[str, Any]] = []
+        self.status = Status()
         self.written = 0.0  # when its last round was
         self.ended = False
-        self._file, self._offset = 0, 0
+        self._seen: tuple[int, ...] = ()  # which file, how long and of when
 
     @property
     def num_rounds(self) -> int:
@@ -89,28 +91,24 @@ class WatchedRun:
         return int(self.rounds[-1]["round"]) if self.rounds else 0
 
     def read_new(self) -> None:
-        """Read the rounds that were added; of a last line that is not whole yet, nothing."""
+        """Read the run, if it has changed; a last line that is not whole yet does not count."""
         self.directory = self.directory or find_run(self.place)
         if not self.directory:
             return
         # Asked before the rounds are read, of which none follows it.
         closed = (self.directory / "model.safetensors").exists()
         try:
-            with (self.directory / "rounds.jsonl").open("rb") as file:
-                status = os.fstat(file.fileno())
-                if status.st_ino != self._file or status.st_size < self._offset:
-                    # The first time, or a run that begins anew under the same name.
-                    self.config = read_config(self.directory)
-                    self._file, self._offset, self.rounds = status.st_ino, 0, []
-                file.seek(self._offset)
-                added = file.read()
-        except FileNotFoundError:  # it was removed, perhaps to begin anew
+            status = (self.directory / "rounds.jsonl").stat()
+            seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if seen != self._seen:
+                run = read_run(self.directory)
+                self.config, self.rounds, self.status = run.config, run.rounds, run.status
+                self._seen, self.written = seen, status.st_mtime
+            elif not self.ended:
+                self.status = status_of(self.directory, self.config, self.rounds)
+        except FileNotFoundError:  # it was removed, perhaps to begin anew, or it is not whole yet
             return
-        whole = added[: added.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        self.rounds += [json.loads(line) for line in whole.splitlines()]
-        self.written = status.st_mtime
-        self.ended = closed or self.round >= self.num_rounds
+        self.ended = closed or self.status.state in (State.COMPLETE, State.DIVERGED)
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Return the rounds that have a figure, and the figure in each."""
@@ -143,7 +141,7 @@ def view(run: WatchedRun, width: int, height: int) -> RenderableType:
     """Lay out a run in so many columns and, if that is possible, lines."""
     if not run.config:
         what = "holds no run yet" if run.place.is_dir() else "is not there yet"
-        return Panel(Text(f"Waiting for a run: {run.place} {what}."), width=width)
+        return Panel(Text(f"Waiting for a run: {one_line(str(run.place))} {what}."), width=width)
     if not run.rounds:
         what = "It ended before its first round." if run.ended else "No rounds yet."
         return Group(_header(run, width), Panel(Text(what), width=width))
@@ -173,7 +171,7 @@ def _header(run: WatchedRun, width: int) -> Panel:
     progress.add_column(no_wrap=True)
     bar = ProgressBar(total=run.num_rounds, completed=run.round)
     progress.add_row(Text(f"round {run.round} of {run.num_rounds}", "bold"), bar, Text(spent))
-    name = Text((run.directory or run.place).name, "bold")
+    name = Text(one_line((run.directory or run.place).name), "bold")
     name.truncate(width - 6, overflow="ellipsis")
     return Panel(
         Group(what, progress),
@@ -188,15 +186,18 @@ def _header(run: WatchedRun, width: int) -> Panel:
 
 def _state(run: WatchedRun) -> Text:
     """Say whether the run goes on."""
-    if run.round >= run.num_rounds:
-        return Text("complete", "green")
-    if not run.ended:
-        since = _clock(max(time.time() - run.written, 0))
-        return Text(f"last round {since} ago" if run.rounds else "running")
-    target = float(run.config.get("target-accuracy", 0))
-    if target and run.rounds and (run.rounds[-1].get("test_accuracy") or 0) >= target:
+    target = float(run.config["target-accuracy"])
+    if run.status.complete and run.round < run.num_rounds:
         return Text(f"ended: test accuracy {target:g} is reached", "green")
-    return Text(f"ended before round {run.num_rounds}", "yellow")
+    if run.status.complete:
+        return Text("complete", "green")
+    if run.status.state is State.DIVERGED:
+        return Text(run.status.text, "red")
+    if run.ended:
+        return Text(f"ended before round {run.num_rounds}", "yellow")
+    since = f"last round {_clock(max(time.time() - run.written, 0))} ago" if run.rounds else ""
+    parts = [str(run.status.state), *([since] if since else [])]
+    return Text(", ".join(parts), "" if run.status.state is State.RUNNING else "yellow")
 
 
 def _figures(run: WatchedRun, width: int) -> Panel:
@@ -238,13 +239,17 @@ def _sent(run: WatchedRun) -> Table:
     """List what the last round and all rounds sent, and who took part."""
     last, table = run.rounds[-1], _table("", "last", "so far")
     for name in ("uplink", "downlink"):
-        amounts = (last[f"{name}_bytes"], run.total(f"{name}_bytes"))
+        amounts = (last.get(f"{name}_bytes") or 0, run.total(f"{name}_bytes"))
         table.add_row(name, *(human_bytes(amount) for amount in amounts))
-    table.add_row("clients", str(last["clients"]), "")
-    failures = int(run.total("failures"))
-    style = "red" if failures else ""
-    table.add_row("failures", str(last["failures"]), Text(str(failures), style))
+    table.add_row("clients", _count(last.get("clients")), "")
+    failures = _count(run.total("failures"))
+    style = "red" if failures != "0" else ""
+    table.add_row("failures", _count(last.get("failures")), Text(failures, style))
     return table
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}" if value > 1e9 else f"{value:.0f}"
 
 
 def _table(*titles: str) -> Table:
@@ -339,6 +344,8 @@ def _number(name: str, value: float) -> str:
 
 def _clock(seconds: float) -> str:
     """Write a time as 42 s, 7:42 or 1:07:42."""
+    if not 0 <= seconds < FOREVER:
+        return "?"
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:
         return f"{rest} s"
