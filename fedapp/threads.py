@@ -18,13 +18,18 @@ from functools import lru_cache
 import numpy as np  # noqa: F401  # brings an OpenBLAS
 import scipy.linalg  # noqa: F401  # brings another
 import torch
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 
 def one_thread() -> None:
     """Let torch, in the calling thread, and BLAS, in this process, use one thread from now on."""
     torch.set_num_threads(1)
-    _libraries(len(sys.modules)).limit(limits=1)
+    libraries = _libraries(len(sys.modules))
+    libraries.limit(limits=1)
+    if any(library.num_threads > 1 for library in libraries.lib_controllers):
+        # Another thread has set OpenBLAS's limit before, and threadpoolctl listens to that one alone.
+        OpenBLASController.clear_controlling_thread(force=True)
+        libraries.limit(limits=1)
 
 
 @lru_cache(maxsize=1)

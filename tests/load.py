@@ -23,8 +23,8 @@ from tests.conftest import read_rounds
 
 KEYS: dict[str, Value] = {
     "model": "mlp-200",
-    "num-clients": 20,
-    "clients-per-round": 10,
+    "num-clients": 12,
+    "clients-per-round": 6,
     "local-steps": 2,
     "lr": 0.05,
     "num-rounds": 2,
@@ -41,7 +41,7 @@ def configs() -> dict[str, dict[str, Value]]:
     for name in ALGORITHMS:
         found[name] = KEYS | {"algorithm": name}
         if name in ("fedcet", "qsgd"):
-            found[name]["clients-per-round"] = 20
+            found[name]["clients-per-round"] = 12
         if name in ("qsgd", "diana", "vrdiana"):
             found[name]["local-steps"] = 1
         if name.startswith("gradma"):  # its server's products need many rows

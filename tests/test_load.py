@@ -31,6 +31,7 @@ def several_threads() -> Iterator[None]:
     yield
     limited.restore_original_limits()
     torch.set_num_threads(before)
+    projection._threads.cache_clear()
 
 
 def limits() -> set[int]:

@@ -35,9 +35,7 @@ def processes() -> set[int]:
 def address(hexadecimal: str) -> Address:
     """Read an address of /proc/net: words of four bytes, each with its lowest byte first."""
     words = bytes.fromhex(hexadecimal)
-    found = ipaddress.ip_address(
-        b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
-    )
+    found = ipaddress.ip_address(b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4)))
     return getattr(found, "ipv4_mapped", None) or found
 
 
@@ -53,7 +51,7 @@ def listening() -> dict[str, tuple[int, Address]]:
     for process in processes():
         for link in Path(f"/proc/{process}/fd").glob("*"):
             try:
-                name = os.readlink(link)
+                name = str(link.readlink())
             except OSError:
                 continue
             if name in sockets:
