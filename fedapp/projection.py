@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
-from threadpoolctl import threadpool_limits
 from torch import Tensor
+
+from fedapp.threads import one_thread
 
 Matrix = NDArray[np.float64]
 # Eigenvalues of a Gram matrix below this part of the largest are rounding errors.
@@ -98,19 +99,19 @@ class Memory:
 
     def project(self, v: NDArray[Any]) -> NDArray[Any]:
         """Return P(v, D), and bring the inner products up to date on the way."""
+        one_thread()
         changed, held = sorted(self._changed), np.flatnonzero(self.scales)
         rows = torch.from_numpy(self.rows)
         some = torch.from_numpy(np.concatenate([self.rows[changed], v[None]]))
         projected = v.copy()
-        with threadpool_limits(1):  # as everywhere in a run: equal bits, and no threads that wait
-            for piece, gram in zip(self.pieces, self.grams, strict=True):
-                fresh, exact = _products(some[:, piece], rows[:, piece])
-                gram[changed], gram[:, changed] = fresh[:-1], fresh[:-1].T
-                length = float(np.linalg.norm(v[piece]))
-                z = np.zeros(len(gram))
-                z[held] = dual(gram[np.ix_(held, held)], fresh[-1, held], length, SINGULAR[exact])
-                if z.any():
-                    projected[piece] += _combination(z, rows[:, piece], exact).numpy()
+        for piece, gram in zip(self.pieces, self.grams, strict=True):
+            fresh, exact = _products(some[:, piece], rows[:, piece])
+            gram[changed], gram[:, changed] = fresh[:-1], fresh[:-1].T
+            length = float(np.linalg.norm(v[piece]))
+            z = np.zeros(len(gram))
+            z[held] = dual(gram[np.ix_(held, held)], fresh[-1, held], length, SINGULAR[exact])
+            if z.any():
+                projected[piece] += _combination(z, rows[:, piece], exact).numpy()
         self._changed = set()
         return projected
 
@@ -136,7 +137,7 @@ def _combination(z: NDArray[np.float64], rows: Tensor, exact: torch.dtype) -> Te
 
 @lru_cache(maxsize=1)
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count())
+    return ThreadPoolExecutor(os.cpu_count(), initializer=one_thread)
 
 
 # Threads do not live on in a forked process.

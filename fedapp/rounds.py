@@ -12,6 +12,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import RunError
 from fedapp.models.problem import Problem
 from fedapp.strategy import FederatedStrategy
+from fedapp.threads import one_thread
 
 log = logging.getLogger("flwr")
 # Over the attempts at a round:
@@ -34,6 +35,7 @@ def run_rounds(
     done: int = 0,
 ) -> Iterator[dict[str, Any]]:
     """Run all rounds after those that are done already; yield the record of each as it ends."""
+    one_thread()
     strategy.hosting.wait_for_all(grid, config.node_timeout)
     arrays = strategy.arrays()
     for round_ in range(done + 1, config.num_rounds + 1):

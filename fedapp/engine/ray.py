@@ -28,6 +28,7 @@ from ray.exceptions import RayActorError, RayError
 from fedapp import wire
 from fedapp.config import Value
 from fedapp.engine.local import CLIENT_APP_FAILED, RUN_ID, LocalGrid
+from fedapp.engine.own_ray import OwnRay
 from fedapp.engine.transfer import (
     Buffer,
     Inbox,
@@ -112,9 +113,14 @@ class RayWorkers:
         self.inbox = Inbox()
         self.actors: list[Any] = []
         self._run_config: dict[str, Value] = {}
+        self._own_ray: OwnRay | None = None
         self._started_ray = not ray.is_initialized()
         if self._started_ray:
-            self._start_ray(address)
+            try:
+                self._start_ray(address)
+            except BaseException:
+                shutil.rmtree(self._directory, ignore_errors=True)
+                raise
         available = int(ray.cluster_resources().get("CPU", 1))
         if count > available:
             self.close()
@@ -126,17 +132,20 @@ class RayWorkers:
 
     def _start_ray(self, address: str) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns
-        here = {"address": "local", "include_dashboard": False}
-        where: dict[str, Any] = {"address": address} if address else here
         # Workers must find this package also where it is not installed.
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}}
+        options: dict[str, Any] = {
+            "runtime_env": environment,
+            "logging_level": logging.WARNING,
+            "log_to_driver": False,
+        }
+        if not address:
+            self._own_ray = OwnRay(**options)
+            return
         try:
             _probe(address)
-            ray.init(
-                **where, runtime_env=environment, logging_level=logging.WARNING, log_to_driver=False
-            )
+            ray.init(address=address, **options)
         except (OSError, ValueError) as error:
-            shutil.rmtree(self._directory, ignore_errors=True)
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(
                 f"No Ray cluster answers at --address {address} ({reason}): give its HOST:PORT."
@@ -163,7 +172,9 @@ class RayWorkers:
         """End the workers, and Ray if it was started here."""
         for actor in self.actors:
             ray.kill(actor)
-        if self._started_ray:
+        if self._own_ray:
+            self._own_ray.stop()
+        elif self._started_ray:
             ray.shutdown()
         shutil.rmtree(self._directory, ignore_errors=True)
 

@@ -8,6 +8,7 @@ from fedapp.config import RunConfig
 from fedapp.data import Shard
 from fedapp.errors import ConfigError
 from fedapp.models.problem import Problem
+from fedapp.threads import one_thread
 
 # The keys that decide what a problem is; runs that differ elsewhere share one.
 _KEYS = [
@@ -42,6 +43,7 @@ def make_problem(config: RunConfig, shard: Shard | None = None) -> Problem:
 
     With a `shard`, it is the problem of a node that has data of its own.
     """
+    one_thread()  # also where another thread has built it: this one is about to compute
     if shard and not is_network(config):
         raise ConfigError(
             "A node's own data can train a network only: take data-dir out of the node's config, or "
@@ -57,8 +59,6 @@ def make_problem(config: RunConfig, shard: Shard | None = None) -> Problem:
 
 @lru_cache(maxsize=1)
 def _make_problem(config: RunConfig, shard: Shard | None) -> Problem:
-    # One thread each: workers share the machine, and sums are the same everywhere.
-    torch.set_num_threads(1)
     if config.dataset == "quadratic":
         from fedapp.models.quadratic import Quadratic
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -121,8 +120,7 @@ class LinearERM:
             "objective": float(value),
             "squared_gradient": float(gradient @ gradient),
         }
-        with threadpool_limits(1):
-            return figures | ({"gap": float(value) - self.lowest} if self.convex else {})
+        return figures | ({"gap": float(value) - self.lowest} if self.convex else {})
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
         """Return x."""

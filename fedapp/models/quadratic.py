@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from fedapp.config import LocalWork, RunConfig
@@ -34,17 +33,15 @@ class Quadratic:
                 f"quadratic.flat = {keys.flat} leaves nothing to minimise: set it below "
                 f"quadratic.dim = {keys.dim}."
             )
-        with threadpool_limits(1):  # the last bits must not depend on how many threads there are
-            drawn = [_draw(config, client) for client in range(config.num_clients)]
+        drawn = [_draw(config, client) for client in range(config.num_clients)]
         self.A = torch.tensor(np.stack([a for a, _ in drawn]), dtype=dtype)
         self.b = torch.tensor(np.stack([b for _, b in drawn]), dtype=dtype)
         self.noise = keys.noise
         self.layout = Layout((keys.dim,), (keys.dim,))
         A, b = self.A.numpy().astype(np.float64), self.b.numpy().astype(np.float64)
         self._A, self._b = A, b
-        with threadpool_limits(1):
-            # Without flat directions this is the one solution; with some, the shortest.
-            self.optimum = np.linalg.lstsq(A.sum(0), np.einsum("cij,cj->i", A, b), rcond=1e-10)[0]
+        # Without flat directions this is the one solution; with some, the shortest.
+        self.optimum = np.linalg.lstsq(A.sum(0), np.einsum("cij,cj->i", A, b), rcond=1e-10)[0]
         self.lowest = self.value(self.optimum)
 
     def initial(self) -> tuple[Vector, Vector]:
