@@ -8,6 +8,7 @@ pyproject.toml are. Runs of a sweep that are complete already are skipped. Exit 
 import argparse
 import logging
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -65,6 +66,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="results directory")
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.WARNING)
+    _end_on_sigterm_as_on_ctrl_c()
     try:
         return _run_all(arguments)
     except ConfigError as error:
@@ -73,6 +75,11 @@ def main() -> int:
     except KeyboardInterrupt:
         print("Interrupted; the rounds so far are saved.", file=sys.stderr)
         return 130
+
+
+def _end_on_sigterm_as_on_ctrl_c() -> None:
+    """Have SIGTERM save the rounds so far, too: batch systems and containers end their jobs with it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _run_all(arguments: argparse.Namespace) -> int:
@@ -225,6 +232,7 @@ def _engine(arguments: argparse.Namespace) -> Iterator[Callable[[RunConfig], "Gr
         )
 
     with RayWorkers(arguments.workers, arguments.address) as workers:
+        _end_on_sigterm_as_on_ctrl_c()  # Ray has set a handler of its own
         yield ray_grid
 
 

@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -17,6 +20,9 @@ from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 
 RunInline = Callable[..., Path]
+T = TypeVar("T")
+# Seconds after which a test counts as hanging. Not a measure of speed: a busy machine may need minutes.
+PATIENCE = 600.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,3 +50,26 @@ def kebab(keys: dict[str, Value]) -> dict[str, Value]:
 def read_rounds(directory: Path) -> list[dict[str, Any]]:
     """Read `rounds.jsonl`."""
     return [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
+
+
+def wait_for(condition: Callable[[], T], what: str) -> T:
+    """Return what the condition gives, as soon as that is true."""
+    until = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < until, f"{what}: not within {PATIENCE:.0f} s"
+        time.sleep(0.05)
+    return found
+
+
+@contextmanager
+def default_sigint() -> Iterator[None]:
+    """Have processes that are started meanwhile react to Ctrl-C.
+
+    A shell starts what a script puts in the background with SIGINT ignored, which all its children inherit: also
+    the tests, and what they start.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
