@@ -25,9 +25,32 @@ T = TypeVar("T")
 PATIENCE = 600.0
 
 
+# Modules with tests that take long, and most of all groups whose tests run one after the other: started last, one of
+# them would keep a process busy while the others have nothing left to do.
+LONGEST = [
+    "test_deploy",
+    "test_flwr_run",
+    "test_ray",
+    "test_ray_faults",
+    "test_theory",
+    "test_killed",
+    "test_disk",
+    "test_two_runs",
+    "test_soak",
+    "test_checkpoint",
+]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have pytest-xdist deal out groups in the order below, not by their numbers of tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest first: what has to wait for real federations."""
-    items.sort(key=lambda item: "test_deploy" not in item.nodeid)
+    """Put the longest first."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import ray
 
+import run_simulation
 from deploy.federation import BIN, ROOT, free_port
 from fedapp import server_app
 from fedapp.config import RunConfig, Value, parse_run_config
@@ -43,6 +44,19 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
     for a, b in zip(read_rounds(one), read_rounds(other), strict=True):
         assert a | {"wall_seconds": 0} == b | {"wall_seconds": 0}
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The first test here: after it, this process has a Ray of its own."""
+    words = ["run_simulation.py", "--address", "127.0.0.1:1", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    assert not ray.is_initialized()
+    assert run_simulation.main() == 2
+    errors = capfd.readouterr().err
+    assert errors.startswith("No Ray cluster answers at --address 127.0.0.1:1 (")
+    assert len(errors.splitlines()) == 1
 
 
 CASES: list[dict[str, Value]] = [
@@ -124,7 +138,7 @@ def test_clients_that_are_not_done_in_time_have_failed(
     workers: RayWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = parse_run_config(
-        kebab({"num_rounds": 1, "local_steps": 2000, "round_timeout": 0.2, "round_retries": 0})
+        kebab({"num_rounds": 1, "local_steps": 300, "round_timeout": 0.01, "round_retries": 0})
     )
     _, rounds = rounds_on(workers, config)
     with caplog.at_level("WARNING", logger="flwr"), pytest.raises(RunError):
@@ -157,13 +171,22 @@ def marked_processes(mark: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_ctrl_c_ends_everything_and_leaves_whole_lines(number: int, tmp_path: Path) -> None:
+RAY, INLINE = ["--workers", "1"], ["--engine", "inline"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "number"),
+    [(RAY, signal.SIGINT), (RAY, signal.SIGTERM), (INLINE, signal.SIGTERM)],
+    ids=["Ray, Ctrl-C", "Ray, SIGTERM", "inline, SIGTERM"],
+)
+def test_ctrl_c_ends_everything_and_leaves_whole_lines(
+    engine: list[str], number: int, tmp_path: Path
+) -> None:
     mark = f"FEDAPP_TEST_MARK={tmp_path}"
     with default_sigint():
         started = subprocess.Popen(
             [
-                sys.executable, "run_simulation.py", "--workers", "1", "--out", tmp_path,
+                sys.executable, "run_simulation.py", *engine, "--out", tmp_path,
                 "-c", 'num-rounds=1000000 run-name="long"',
             ],
             cwd=ROOT, env=os.environ | {"FEDAPP_TEST_MARK": str(tmp_path)}, start_new_session=True,
@@ -177,9 +200,13 @@ def test_ctrl_c_ends_everything_and_leaves_whole_lines(number: int, tmp_path: Pa
 
     wait_for(is_running, "five rounds")
     assert marked_processes(mark)
-    os.killpg(started.pid, number)
+    if number == signal.SIGINT:
+        os.killpg(started.pid, number)  # as a terminal does
+    else:
+        started.send_signal(number)
     _, errors = started.communicate(timeout=PATIENCE)
     assert started.returncode == 130
+    assert "Interrupted; the rounds so far are saved." in errors
     assert "Traceback" not in errors
     text = path.read_text()
     assert text.endswith("\n")
@@ -254,16 +281,6 @@ def test_too_many_workers_are_told(workers: RayWorkers) -> None:
     with pytest.raises(ConfigError, match="more than the"):
         RayWorkers(1000)
     assert ray.is_initialized()
-
-
-def test_a_cluster_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "run_simulation.py", "--address", "127.0.0.1:1", "--out", tmp_path],
-        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith("No Ray cluster answers at --address 127.0.0.1:1 (")
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_command_line_runs_on_ray(tmp_path: Path, run_inline: RunInline) -> None:
