@@ -29,7 +29,8 @@ def test_siblings():
 
 def test_the_suite_runs_several_times_beside_busy_loops(tmp_path: Path) -> None:
     (tmp_path / "test_small.py").write_text(SUITE)
-    words = ["--times", "2", "--loops", "1", "-n", "0", "--rootdir", tmp_path, tmp_path]
+    place = str(tmp_path)
+    words = ["--times", "2", "--loops", "1", "-n", "0", "--rootdir", place, place]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.loaded", *words],
         cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,

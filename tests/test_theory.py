@@ -48,7 +48,7 @@ CUT: dict[str, tuple[Callable[[RunConfig], bool], Callable[[RunConfig], dict[str
         lambda c: {"num_rounds": c.num_rounds // 4} if c.dataset == "quadratic" else {},
     ),
     "fedcom-q": (lambda c: c.seed == 0, lambda c: few(4, num_rounds=150)),
-    "fedcom-noise": (lambda c: c.seed < 2, lambda c: few(4)),
+    "fedcom-noise": (lambda c: c.seed < 2, lambda c: {}),
     "fedcomgate-pl": (lambda c: True, lambda c: few(4, num_rounds=150)),
     "exactness": (lambda c: True, lambda c: few(4, num_rounds=120)),
     "stall": (lambda c: c.algorithm == "fedavg", lambda c: few(4, num_rounds=200)),
