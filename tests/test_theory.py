@@ -51,7 +51,7 @@ CUT: dict[str, tuple[Callable[[RunConfig], bool], Callable[[RunConfig], dict[str
     "fedcom-noise": (lambda c: c.seed < 2, lambda c: {}),
     "fedcomgate-pl": (lambda c: True, lambda c: few(4, num_rounds=150)),
     "exactness": (lambda c: True, lambda c: few(4, num_rounds=120)),
-    "stall": (lambda c: c.algorithm == "fedavg", lambda c: few(4, num_rounds=200)),
+    "stall": (lambda c: c.algorithm == "fedavg", lambda c: {"num_rounds": 200}),
     "messages": (
         lambda c: c.lr >= 0.6 and c.local_steps in (2, 3),
         lambda c: few(4, num_rounds=40),
