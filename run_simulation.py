@@ -8,13 +8,16 @@ pyproject.toml are. Runs of a sweep that are complete already are skipped. Exit 
 import argparse
 import logging
 import math
+import multiprocessing
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from fedapp.config import (
     RunConfig,
@@ -85,6 +88,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="results directory")
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.WARNING)
+    before = signal.getsignal(signal.SIGTERM)
+    _take_sigterm_as_ctrl_c()
     try:
         return _run_all(arguments)
     except ConfigError as error:
@@ -93,6 +98,21 @@ def main() -> int:
     except KeyboardInterrupt:
         print("Interrupted; the rounds so far are saved.", file=sys.stderr)
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _take_sigterm_as_ctrl_c() -> None:
+    """Have SIGTERM save the rounds so far: batch systems and containers end their jobs with it."""
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """Interrupt this process, and runs that are side by side: Ctrl-C reaches them all, SIGTERM one."""
+    for child in multiprocessing.active_children():
+        if child.pid:
+            os.kill(child.pid, signal.SIGINT)
+    raise KeyboardInterrupt
 
 
 def _run_all(arguments: argparse.Namespace) -> int:
@@ -302,6 +322,7 @@ def _engine(arguments: argparse.Namespace) -> Iterator[Callable[[RunConfig], "Gr
         )
 
     with RayWorkers(arguments.workers, arguments.address) as workers:
+        _take_sigterm_as_ctrl_c()  # Ray has set a handler of its own
         yield ray_grid
 
 

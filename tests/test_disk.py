@@ -31,7 +31,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     own = [*UNSHARE] if may_mount() else []
     command = [*own, sys.executable, "-m", "tests.disk_scenarios", str(work)]
     command += [] if own else ["--limit"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
     read: Found = json.loads((work / "found.json").read_text())

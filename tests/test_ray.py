@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import ray
 
+import run_simulation
 from deploy.federation import BIN, ROOT, free_port
 from fedapp import server_app
 from fedapp.config import RunConfig, Value, parse_run_config
@@ -24,7 +24,7 @@ from fedapp.errors import ConfigError, RunError
 from fedapp.models import make_problem
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
-from tests.conftest import RunInline, kebab, read_rounds
+from tests.conftest import PATIENCE, RunInline, default_sigint, kebab, read_rounds, wait_for
 
 pytestmark = pytest.mark.xdist_group("ray")  # one after the other: they share what they start
 
@@ -44,6 +44,19 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
     for a, b in zip(read_rounds(one), read_rounds(other), strict=True):
         assert a | {"wall_seconds": 0} == b | {"wall_seconds": 0}
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The first test here: after it, this process has a Ray of its own."""
+    words = ["run_simulation.py", "--address", "127.0.0.1:1", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    assert not ray.is_initialized()
+    assert run_simulation.main() == 2
+    errors = capfd.readouterr().err
+    assert errors.startswith("No Ray cluster answers at --address 127.0.0.1:1 (")
+    assert len(errors.splitlines()) == 1
 
 
 CASES: list[dict[str, Value]] = [
@@ -101,14 +114,22 @@ def test_a_killed_worker_costs_its_clients_that_round(
 
 def test_a_worker_killed_in_the_middle_of_a_round(workers: RayWorkers) -> None:
     config = parse_run_config(
-        kebab({"num_rounds": 3, "clients_per_round": 10, "local_steps": 1000, "round_retries": 0})
+        kebab({"num_rounds": 3, "clients_per_round": 10, "local_steps": 200, "round_retries": 0})
     )
-    _, rounds = rounds_on(workers, config)
+    grid, rounds = rounds_on(workers, config)
     next(rounds)
     _, pid = ray.get(workers.actors[0].whereabouts.remote())
-    timer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
-    timer.start()
+
+    def kill_when_busy() -> None:
+        wait_for(
+            lambda: any(p.index == 0 for p in list(grid._flying.values())), "worker 0 has work"
+        )
+        os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_when_busy)
+    killer.start()
     second, third = list(rounds)
+    killer.join()
     assert 0 < second["failures"] < 10
     assert (third["clients"], third["failures"]) == (10, 0)
 
@@ -117,7 +138,7 @@ def test_clients_that_are_not_done_in_time_have_failed(
     workers: RayWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = parse_run_config(
-        kebab({"num_rounds": 1, "local_steps": 2000, "round_timeout": 0.2, "round_retries": 0})
+        kebab({"num_rounds": 1, "local_steps": 300, "round_timeout": 0.01, "round_retries": 0})
     )
     _, rounds = rounds_on(workers, config)
     with caplog.at_level("WARNING", logger="flwr"), pytest.raises(RunError):
@@ -132,10 +153,7 @@ def test_push_and_pull(workers: RayWorkers) -> None:
     grid = RayGrid(workers, RunConfig().flat())
     message = grid.create_message(RecordDict(), "query", 1, "")
     identities = list(grid.push_messages([message]))
-    for _ in range(200):
-        if replies := list(grid.pull_messages(identities)):
-            break
-        time.sleep(0.05)
+    replies = wait_for(lambda: list(grid.pull_messages(identities)), "a reply")
     assert replies[0].content["hosting"]["clients"] == list(range(20))
     assert not list(grid.pull_messages(identities))
 
@@ -153,35 +171,48 @@ def marked_processes(mark: str) -> list[int]:
     return found
 
 
-def test_ctrl_c_ends_everything_and_leaves_whole_lines(tmp_path: Path) -> None:
+RAY, INLINE = ["--workers", "1"], ["--engine", "inline"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "number"),
+    [(RAY, signal.SIGINT), (RAY, signal.SIGTERM), (INLINE, signal.SIGTERM)],
+    ids=["Ray, Ctrl-C", "Ray, SIGTERM", "inline, SIGTERM"],
+)
+def test_ctrl_c_ends_everything_and_leaves_whole_lines(
+    engine: list[str], number: int, tmp_path: Path
+) -> None:
     mark = f"FEDAPP_TEST_MARK={tmp_path}"
-    started = subprocess.Popen(
-        [
-            sys.executable, "run_simulation.py", "--workers", "1", "--out", tmp_path,
-            "-c", 'num-rounds=1000000 run-name="long"',
-        ],
-        cwd=ROOT, env=os.environ | {"FEDAPP_TEST_MARK": str(tmp_path)}, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    with default_sigint():
+        started = subprocess.Popen(
+            [
+                sys.executable, "run_simulation.py", *engine, "--out", tmp_path,
+                "-c", 'num-rounds=1000000 run-name="long"',
+            ],
+            cwd=ROOT, env=os.environ | {"FEDAPP_TEST_MARK": str(tmp_path)}, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
     path = tmp_path / "long" / "rounds.jsonl"
-    for _ in range(600):
-        if path.exists() and path.read_text().count("\n") >= 5:
-            break
-        time.sleep(0.1)
+
+    def is_running() -> bool:
+        assert started.poll() is None, started.communicate()
+        return path.exists() and path.read_text().count("\n") >= 5
+
+    wait_for(is_running, "five rounds")
     assert marked_processes(mark)
-    os.killpg(started.pid, signal.SIGINT)
-    _, errors = started.communicate(timeout=30)
+    if number == signal.SIGINT:
+        os.killpg(started.pid, number)  # as a terminal does
+    else:
+        started.send_signal(number)
+    _, errors = started.communicate(timeout=PATIENCE)
     assert started.returncode == 130
+    assert "Interrupted; the rounds so far are saved." in errors
     assert "Traceback" not in errors
     text = path.read_text()
     assert text.endswith("\n")
     assert [json.loads(line)["round"] for line in text.splitlines()][:3] == [1, 2, 3]
     assert (tmp_path / "long" / "model.safetensors").exists()
-    for _ in range(100):
-        if not (left := marked_processes(mark)):
-            break
-        time.sleep(0.1)
-    assert not left
+    wait_for(lambda: not marked_processes(mark), "the end of all that was started")
 
 
 @pytest.fixture
@@ -190,26 +221,34 @@ def cluster(tmp_path: Path) -> Iterator[str]:
     address = f"127.0.0.1:{free_port()}"
     place = ["--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--block"]
     head = ["--head", "--port", address.split(":")[1], "--include-dashboard", "false"]
-    log = (tmp_path / "ray.log").open("w")
     # Of its own, because Ray notes the latest cluster there, and short, because of its sockets.
     temporary = tempfile.mkdtemp(prefix="ray-")
+    nodes: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str) -> "subprocess.Popen[bytes]":
+    def start(*arguments: str) -> None:
         command = [str(BIN / "ray"), "start", *arguments, *place]
-        environment = os.environ | {"RAY_TMPDIR": temporary}
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        path = tmp_path / f"ray-{len(nodes)}.log"
+        with path.open("w") as log:
+            environment = os.environ | {"RAY_TMPDIR": temporary, "PYTHONUNBUFFERED": "1"}
+            nodes.append(
+                subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            )
 
-    nodes = [start(*head)]
+        def has_started() -> bool:
+            assert nodes[-1].poll() is None, path.read_text()
+            return "Ray runtime started" in path.read_text()
+
+        wait_for(has_started, "a Ray node")
+
     try:
-        time.sleep(6)
-        nodes.append(start("--address", address))
-        time.sleep(6)
+        start(*head)
+        start("--address", address)
         yield address
     finally:
         for node in reversed(nodes):
             node.terminate()
-            node.wait(30)
-        log.close()
+        for node in nodes:
+            node.wait(PATIENCE)
         shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -217,8 +256,12 @@ def test_a_cluster_of_two_nodes(cluster: str, run_inline: RunInline, tmp_path: P
     script = (
         "import json, sys, ray\n"
         "from pathlib import Path\n"
+        "from tests.conftest import wait_for\n"
         "from tests.test_ray import run_on\n"
         "from fedapp.engine.ray import RayWorkers\n"
+        "ray.init(sys.argv[1], log_to_driver=False)\n"
+        "wait_for(lambda: ray.cluster_resources().get('CPU') == 2, 'two nodes')\n"
+        "ray.shutdown()\n"
         "with RayWorkers(2, address=sys.argv[1]) as workers:\n"
         "    places = ray.get([a.whereabouts.remote() for a in workers.actors])\n"
         "    run = run_on(workers, Path(sys.argv[2]), algorithm='mifam', num_rounds=6)\n"
@@ -226,7 +269,7 @@ def test_a_cluster_of_two_nodes(cluster: str, run_inline: RunInline, tmp_path: P
     )
     done = subprocess.run(
         [sys.executable, "-c", script, cluster, tmp_path / "cluster"],
-        cwd=ROOT, capture_output=True, text=True, timeout=180,
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     nodes, directory = json.loads(done.stdout.strip().splitlines()[-1])
@@ -240,23 +283,13 @@ def test_too_many_workers_are_told(workers: RayWorkers) -> None:
     assert ray.is_initialized()
 
 
-def test_a_cluster_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "run_simulation.py", "--address", "127.0.0.1:1", "--out", tmp_path],
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith("No Ray cluster answers at --address 127.0.0.1:1 (")
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_the_command_line_runs_on_ray(tmp_path: Path, run_inline: RunInline) -> None:
     done = subprocess.run(
         [
             sys.executable, ROOT / "run_simulation.py", "--workers", "1", "--out", tmp_path / "out",
             "-c", 'algorithm="mifam" num-rounds=4 run-name="one"',
         ],
-        cwd=tmp_path, capture_output=True, text=True, timeout=180,
+        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

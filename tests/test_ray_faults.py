@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from fedapp.engine.ray import RayGrid, RayWorkers
 from fedapp.models import make_problem
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
-from tests.conftest import kebab
+from tests.conftest import kebab, wait_for
 
 pytestmark = pytest.mark.xdist_group("ray")  # one after the other: they share what they start
 KEYS: dict[str, Value] = {
@@ -34,18 +33,21 @@ KEYS: dict[str, Value] = {
     "lr": 0.1,
     "round_retries": 0,
 }
-SLOW_ROUND, PAUSE = 3, 6.0
+SLOW_ROUND = 3
 
+BEGUN, GO_ON = "begun", "go-on"  # files with which a worker and the test tell each other
 slow_app = ClientApp()
 slow_app.query()(client_app.query)
 
 
 @slow_app.train()
 def slow_train(message: Message, context: Context) -> Message:
-    """Take long over one round, wherever client 1 is trained."""
+    """Take as long over one round as the test wants, wherever client 1 is trained."""
     head: Any = message.content.config_records["round"]
     if head["round"] == SLOW_ROUND and 1 in head["clients"]:
-        time.sleep(PAUSE)
+        place = Path(str(context.run_config["results-dir"]))
+        (place / BEGUN).touch()
+        wait_for((place / GO_ON).exists, "the test's word")
     return client_app.train(message, context)
 
 
@@ -56,21 +58,34 @@ def workers() -> Iterator[RayWorkers]:
 
 
 class Listening(RayGrid):
-    """Notes who failed in which round, as the server hears it, and may do something during one."""
+    """Notes who failed in which round, as the server hears it, and may kill or give up a worker in one."""
 
     failed: dict[int, set[int]]
-    during: Any = None
+    place: Path
+    pids: list[int] | None = None  # of the workers, if one is to be killed
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)
         rounds = [m.content["round"]["round"] for m in messages if "round" in m.content]
-        if rounds == [SLOW_ROUND] and self.during:
-            threading.Timer(PAUSE / 2, self.during).start()
-        replies = list(super().send_and_receive(messages, timeout=timeout))
+        slow = rounds == [SLOW_ROUND]
+        killer = threading.Thread(target=self.kill_the_slow_one)
+        if slow and self.pids:
+            killer.start()
+        # However busy the machine is, only the slow round runs out of time.
+        replies = list(super().send_and_receive(messages, timeout=timeout if slow else None))
+        if slow:
+            (self.place / GO_ON).touch()
         for round_, reply in zip(rounds, replies, strict=False):
             told: Any = reply.content.config_records.get("failures", {})
             self.failed[round_] = {int(client) for client in told}
         return replies
+
+    def kill_the_slow_one(self) -> None:
+        """Kill the worker that has client 1 in hand, in the middle of its work."""
+        assert self.pids
+        wait_for((self.place / BEGUN).exists, "client 1's turn")
+        (busy,) = {part.index for part in list(self._flying.values()) if 1 in part.clients}
+        os.kill(self.pids[busy], signal.SIGKILL)
 
 
 class Deaf(InlineGrid):
@@ -105,19 +120,10 @@ def compare(keys: dict[str, Value], failed: dict[int, set[int]]) -> tuple[Any, l
     return strategy.x, [record["failures"] for record in records]
 
 
-def on_workers(workers: RayWorkers, keys: dict[str, Value]) -> Listening:
+def on_workers(workers: RayWorkers, keys: dict[str, Value], place: Path) -> Listening:
     grid = Listening(workers, parse_run_config(kebab(keys)).flat())
-    grid.failed = {}
+    grid.failed, grid.place = {}, place
     return grid
-
-
-def kill_the_slow_one(workers: RayWorkers, grid: Listening) -> None:
-    """Kill the worker that has client 1 in hand, in the middle of its work."""
-    (busy,) = {part.index for part in grid._flying.values() if 1 in part.clients}
-    os.kill(PIDS[busy], signal.SIGKILL)
-
-
-PIDS: list[int] = []
 
 
 @pytest.mark.parametrize("with_state_dir", [True, False])
@@ -125,9 +131,9 @@ def test_a_worker_killed_in_the_middle_of_a_round(
     with_state_dir: bool, workers: RayWorkers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = KEYS | {"state_dir": str(tmp_path / "state") if with_state_dir else ""}
-    grid = on_workers(workers, keys)
-    PIDS[:] = [ray.get(actor.whereabouts.remote())[1] for actor in workers.actors]
-    grid.during = lambda: kill_the_slow_one(workers, grid)
+    keys["results_dir"] = str(tmp_path)
+    grid = on_workers(workers, keys, tmp_path)
+    grid.pids = [ray.get(actor.whereabouts.remote())[1] for actor in workers.actors]
     strategy, records = run(grid, keys)
     failed = {round_: clients for round_, clients in grid.failed.items() if clients}
     assert set(failed) == {SLOW_ROUND}
@@ -145,11 +151,9 @@ def test_a_worker_killed_in_the_middle_of_a_round(
     assert failures == [record["failures"] for record in records]
 
 
-def test_a_late_answer_is_not_counted_in_a_later_round(workers: RayWorkers) -> None:
-    keys = KEYS | {"round_timeout": 0.7 * PAUSE}
-    grid = on_workers(workers, keys)
-    run(grid, keys | {"num_rounds": 1})  # so that no worker has to begin
-    grid = on_workers(workers, keys)
+def test_a_late_answer_is_not_counted_in_a_later_round(workers: RayWorkers, tmp_path: Path) -> None:
+    keys = KEYS | {"round_timeout": 2.0, "results_dir": str(tmp_path)}
+    grid = on_workers(workers, keys, tmp_path)
     strategy, records = run(grid, keys)
     failed = {round_: clients for round_, clients in grid.failed.items() if clients}
     assert set(failed) == {SLOW_ROUND}

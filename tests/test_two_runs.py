@@ -50,7 +50,7 @@ def test_two_processes_of_one_name_and_two_without(tmp_path: Path) -> None:
     """All four at once."""
     named = [start(tmp_path / "named", run_name="one") for _ in range(2)]
     unnamed = [start(tmp_path / "unnamed") for _ in range(2)]
-    ended = [(process, *process.communicate(timeout=120)) for process in named + unnamed]
+    ended = [(process, *process.communicate(timeout=600)) for process in named + unnamed]
     refused = [errors for process, _, errors in ended[:2] if process.returncode]
     assert sorted(process.returncode for process, *_ in ended) == [0, 0, 0, 2]
     assert len(refused) == 1
@@ -85,7 +85,7 @@ def test_a_directory_has_one_taker(resumes: tuple[bool, ...], tmp_path: Path) ->
         takers = [fork.Process(target=take, args=(place, r, barrier, ended, said)) for r in resumes]
         for taker in takers:
             taker.start()
-        texts = [said.get(timeout=60) for _ in takers]
+        texts = [said.get(timeout=600) for _ in takers]
         for taker in takers:
             taker.join()
         assert sum(text.startswith("run-") and len(text) == 12 for text in texts) == 1, texts

@@ -328,7 +328,7 @@ def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def wait_for(what: str, terminal: Terminal) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 600
     while what not in terminal.getvalue():
         assert time.monotonic() < until, f"{what!r} was not shown"
         time.sleep(0.01)
@@ -352,7 +352,7 @@ def test_watching_ends_with_the_run(
         append(directory, record(5))
     else:
         (directory / "model.safetensors").touch()
-    thread.join(30)
+    thread.join(600)
     assert not thread.is_alive()
     live, left = terminal.getvalue().split("\x1b[?1049l")  # back from the alternate screen
     assert "round 3 of 5" in live
