@@ -104,7 +104,7 @@ def find_nginx() -> str:
     if path is None:
         raise ConfigError(
             "A secure federation needs nginx in front of the SuperLink: install it "
-            "(on Debian and Ubuntu `sudo apt-get install nginx-light`)."
+            "(on Debian and Ubuntu `sudo apt-get install nginx`)."
         )
     return path
 
@@ -169,7 +169,7 @@ def main() -> int:
     text = nginx_configuration(
         given.listen,
         given.superlink,
-        str(Path(given.credentials).absolute()),
+        str(Path(given.credentials).absolute()),  # nginx would look beside its configuration
         given.directory or str(given.path.absolute().parent),
         given.superlink_name,
         given.max_body,

@@ -18,16 +18,22 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.proto.control_pb2 import ListRunsRequest
+from flwr.app import Metadata, RecordDict
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.control_pb2 import ListRunsRequest, StopRunRequest
 from flwr.proto.fleet_pb2 import (
     DeactivateNodeRequest,
+    PushMessagesRequest,
     RegisterNodeFleetRequest,
     UnregisterNodeFleetRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.control.control_http_client import ControlHttpClient
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import push_objects
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -170,10 +176,58 @@ class Stranger:
             connection.close()
 
 
+def node_clients(
+    federation: Federation, stranger: "Stranger", place: int
+) -> tuple[FleetHttpClient, ControlHttpClient, int]:
+    """Return connections that hold a node's key, to the fleet and to the control API, and the node's number."""
+    private = load_ssh_private_key((federation.credentials / f"node-{place}").read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    signs = [NodeAuthHttpInterceptor(private, private.public_key())]
+    how = (stranger.address, False, stranger.certificate, signs)
+    fleet = FleetHttpClient.from_server_address(*how)
+
+    def speaks_for(node_id: int) -> bool:
+        request = SendNodeHeartbeatRequest(node=Node(node_id=node_id), heartbeat_interval=30)
+        try:
+            return fleet.SendNodeHeartbeat(request).success
+        except httpx.HTTPStatusError as error:
+            assert error.response.status_code == 401
+            return False
+
+    (mine,) = [n["node-id"] for n in nodes_of(federation) if speaks_for(int(n["node-id"]))]
+    return fleet, ControlHttpClient.from_server_address(*how), int(mine)
+
+
+def send_unasked(fleet: FleetHttpClient, node_id: int, run_id: int) -> None:
+    """Send the server a message that answers nothing, as if from the SuperLink to itself."""
+    message = make_message(
+        content=RecordDict(),
+        metadata=Metadata(
+            run_id=run_id, message_id="", src_node_id=1, dst_node_id=1, reply_to_message_id="", group_id="",
+            created_at=time.time(), ttl=3600, message_type="train",
+        ),
+    )  # fmt: skip
+    message.metadata.__dict__["_message_id"] = message.object_id
+    node = Node(node_id=node_id)
+    told = fleet.PushMessages(
+        PushMessagesRequest(
+            node=node,
+            messages_list=[message_to_proto(remove_content_from_message(message))],
+            message_object_trees=[get_object_tree(message)],
+        )
+    )
+    assert told.objects_to_push  # it is taken
+    push = make_push_object_fn_protobuf(fleet.PushObject, node, run_id, told.session_id)
+    push_objects(get_all_nested_objects(message), push)
+
+
 def test_the_same_bits_as_inline_while_a_stranger_gets_nothing(
     federation: Federation, run_inline: RunInline, tmp_path: Path
 ) -> None:
-    """He tries to list, run, stop, register and unregister with Flower's own command while honest nodes train."""
+    """He tries to list, run, stop, register and unregister with Flower's own command while honest nodes train.
+
+    And one of the nodes sends the server messages that nobody asked for.
+    """
     keys: dict[str, Value] = {"algorithm": "fedcomgate", "num_rounds": 5}
     results: dict[str, Value] = {"results_dir": str(tmp_path), "run_name": "deployed"}
     run = Started(federation, keys | results)
@@ -196,6 +250,9 @@ def test_the_same_bits_as_inline_while_a_stranger_gets_nothing(
             shown = process.communicate(timeout=PATIENCE)[0]
             assert process.returncode != 0, (process.args, shown)
             assert "403" in shown, (process.args, shown)
+        fleet, _, mine = node_clients(federation, he, 2)
+        for _ in range(3):
+            send_unasked(fleet, mine, int(run_id))
     assert run.end() == "finished:completed", run.shown()
     assert "raw data never leave a node" in run.shown()
     assert len(json.loads(federation.flwr("list", NAME, "--format", "json"))["runs"]) == 1
@@ -266,31 +323,13 @@ def test_the_proxy_passes_what_nodes_need_and_nothing_else(
 @needs_nginx
 def test_a_nodes_key_does_not_open_the_users_door(federation: Federation, tmp_path: Path) -> None:
     he = Stranger(federation, tmp_path / "stranger")
-    private = load_ssh_private_key((federation.credentials / "node-0").read_bytes(), None)
-    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    fleet, control, mine = node_clients(federation, he, 0)
     nodes = [int(node["node-id"]) for node in nodes_of(federation)]
-    how = (
-        he.address,
-        False,
-        he.certificate,
-        [NodeAuthHttpInterceptor(private, private.public_key())],
-    )
-    fleet = FleetHttpClient.from_server_address(*how)
-    control = ControlHttpClient.from_server_address(*how)
-
-    def beat(node_id: int) -> bool:
-        request = SendNodeHeartbeatRequest(node=Node(node_id=node_id), heartbeat_interval=30)
-        try:
-            return fleet.SendNodeHeartbeat(request).success
-        except httpx.HTTPStatusError as error:
-            assert error.response.status_code == 401
-            return False
-
-    (mine,) = [node for node in nodes if beat(node)]  # it speaks for itself alone
     other = next(node for node in nodes if node != mine)
-    new = RegisterNodeFleetRequest(public_key=public_key_to_bytes(private.public_key()))
+    new = RegisterNodeFleetRequest(public_key=b"new")
     attempts: list[tuple[int, Callable[[], object]]] = [
         (403, lambda: control.ListRuns(ListRunsRequest())),
+        (403, lambda: control.StopRun(StopRunRequest(run_id=1))),
         (403, lambda: fleet.RegisterNode(new)),
         (403, lambda: fleet.UnregisterNode(UnregisterNodeFleetRequest(node_id=mine))),
         (401, lambda: fleet.DeactivateNode(DeactivateNodeRequest(node_id=other))),
@@ -632,7 +671,7 @@ def test_without_nginx_one_sentence_says_what_to_install(
     assert federation_script.main() == 2
     assert capsys.readouterr().err == (
         "A secure federation needs nginx in front of the SuperLink: install it "
-        "(on Debian and Ubuntu `sudo apt-get install nginx-light`).\n"
+        "(on Debian and Ubuntu `sudo apt-get install nginx`).\n"
     )
     assert not list(tmp_path.iterdir())
 
