@@ -258,8 +258,7 @@ class Federation:
     def processes(self) -> list[int]:
         """Return all processes that run for this federation, also those that Flower has started in other groups.
 
-        They are known by the home that they inherit. Where the system does not tell (no /proc), these are the processes that were
-        started from here.
+        They are recognised by the home that they inherit. Without /proc, these are the processes that were started from here.
         """
         started = [process.pid for process in self._started if process.poll() is None]
         mark = f"FLWR_HOME={self.home}".encode()
@@ -308,7 +307,7 @@ def main() -> int:
         metavar="DIR",
         help="the local data of each node, one directory each; without, they share a data set",
     )
-    parser.add_argument("--secure", action="store_true", help="TLS, and registered nodes only")
+    parser.add_argument("--secure", action="store_true", help="TLS, registered nodes only, nginx")
     arguments = parser.parse_args()
     if arguments.data_dirs and len(arguments.data_dirs) != arguments.nodes:
         parser.error(f"--data-dirs takes one directory for each of the {arguments.nodes} nodes")
@@ -321,8 +320,11 @@ def main() -> int:
         return 2
     home = Path(tempfile.mkdtemp(prefix="fedapp-federation-"))
     federation = Federation(home, arguments.secure)
-    for number in STOP_SIGNALS:  # also where whoever started this had it ignored
-        signal.signal(number, _interrupt)
+    for number in (
+        STOP_SIGNALS
+    ):  # also where a shell has them ignored, as in the background; but nohup means it
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     ended = False
     try:
         with federation:
