@@ -84,6 +84,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     with Federation(home, secure=True, proxied=has_nginx()) as federation:
         for place in range(NODES):
             federation.start_node(place, node_config(federation, place))
+        wait_until(lambda: federation.log_of().count("Activated node_id") == NODES, "the nodes")
         yield federation
 
 
@@ -190,7 +191,7 @@ def node_clients(
     def speaks_for(node_id: int) -> bool:
         request = SendNodeHeartbeatRequest(node=Node(node_id=node_id), heartbeat_interval=30)
         try:
-            return fleet.SendNodeHeartbeat(request).success
+            return bool(fleet.SendNodeHeartbeat(request).success)
         except httpx.HTTPStatusError as error:
             assert error.response.status_code == 401
             return False
@@ -232,15 +233,15 @@ def test_the_same_bits_as_inline_while_a_stranger_gets_nothing(
     """
     keys: dict[str, Value] = {"algorithm": "fedcomgate", "num_rounds": 5}
     results: dict[str, Value] = {"results_dir": str(tmp_path), "run_name": "deployed"}
+    he = Stranger(federation, tmp_path / "stranger")
+    fleet, _, mine = node_clients(federation, he, 2)
     run = Started(federation, keys | results)
     deployed = tmp_path / "deployed"
     wait_for_rounds(deployed, 1)
+    run_id = str(re.findall(r"started run (\d+)", run.shown())[0])
+    for _ in range(3):
+        send_unasked(fleet, mine, int(run_id))
     if federation.proxied:
-        he = Stranger(federation, tmp_path / "stranger")
-        run_id = str(federation.last_run()["run-id"])
-        fleet, _, mine = node_clients(federation, he, 2)
-        for _ in range(3):
-            send_unasked(fleet, mine, int(run_id))
         node_id = str(mine)
         tried = [
             he.flwr("list", NAME),
