@@ -2,7 +2,7 @@
 
 DIR/ca.crt           the federation's own certificate authority: every SuperNode and every user of `flwr` gets it
 DIR/superlink.crt    the SuperLink's certificate, signed by it, and
-DIR/superlink.key    its key: for the SuperLink alone
+DIR/superlink.key    its key: for the SuperLink and the proxy before it (deploy/proxy.py) alone
 DIR/node-<p>         the private key of SuperNode p: for that node alone
 DIR/node-<p>.pub     its public key, which `flwr supernode register` tells the SuperLink
 
@@ -32,7 +32,11 @@ DAYS = 365
 
 
 def make_certificates(directory: Path, hosts: list[str], days: int = DAYS) -> None:
-    """Write an authority's certificate, and a certificate and key for the SuperLink at `hosts`."""
+    """Write an authority's certificate, and a certificate and key for the SuperLink at `hosts`.
+
+    It is good for loopback, too: the proxy and users, who come over SSH, reach the SuperLink there.
+    """
+    hosts = list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority, superlink = _key(), _key()
     issuer = _name("fedapp federation")
@@ -124,7 +128,7 @@ def main() -> int:
         action="append",
         required=True,
         metavar="NAME",
-        help="a name or address at which nodes reach the SuperLink; may be repeated",
+        help="a name or address at which nodes reach the SuperLink's proxy; may be repeated",
     )
     parser.add_argument("--nodes", type=int, required=True, metavar="N", help="SuperNodes")
     parser.add_argument(

@@ -1,8 +1,9 @@
 """Try the app on a real federation, on this machine: `python deploy/federation.py [PRESET.toml ...] [-c key=value] [--secure]`.
 
 Starts a SuperLink and SuperNodes that listen on loopback alone, runs the app on them, and stops everything.
-With --secure they speak TLS, and the SuperLink lets in only nodes whose keys were registered; certificates
-and keys are made for this one run. docs/deploy.md tells how to do the same over several machines.
+With --secure they speak TLS, the SuperLink lets in only nodes whose keys were registered, and nginx stands before it, which
+passes only what nodes need. Certificates and keys are made for this one run, and deleted after it. docs/deploy.md
+tells how to do the same over several machines.
 """
 
 import argparse
@@ -18,20 +19,23 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for those who start this file from anywhere
 
 from deploy.credentials import make_certificates, make_node_key  # noqa: E402
+from deploy.proxy import find_nginx, nginx_configuration  # noqa: E402
 from fedapp.config import Value, absolute_paths, add_config_arguments, read_overrides  # noqa: E402
 from fedapp.errors import ConfigError  # noqa: E402
 
 BIN = Path(sys.executable).parent
 NAME = "federation"  # of the connection, in Flower's config
 LOOPBACK = "127.0.0.1"
-START_TIMEOUT = 60.0
+START_TIMEOUT = 120.0
 STOP_TIMEOUT = 20.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Process = subprocess.Popen[bytes]
 
 
@@ -50,14 +54,20 @@ def free_port() -> int:
 class Federation:
     """A SuperLink on loopback, and the SuperNodes that are started with it; use as a context manager.
 
-    Logs, keys and Flower's own files are in `home`. With `simulation`, the SuperLink simulates its nodes.
+    Logs, keys and Flower's own files are in `home`; keys are deleted when it stops. With `simulation`, the SuperLink simulates
+    its nodes. A secure one has a proxy, at `node_port`, for the nodes. Without (`proxied=False`), whoever reaches
+    the SuperLink's port is a user, and may start runs.
     """
 
-    def __init__(self, home: Path, secure: bool = False, simulation: bool = False) -> None:
+    def __init__(
+        self, home: Path, secure: bool = False, simulation: bool = False, proxied: bool = True
+    ) -> None:
         self.home = home
         self.secure = secure
         self.simulation = simulation
+        self.proxied = secure and proxied
         self.port = free_port()
+        self.node_port = free_port() if self.proxied else self.port
         self.credentials = home / "credentials"
         self.nodes: dict[int, Process] = {}
         self._started: list[Process] = []
@@ -70,7 +80,7 @@ class Federation:
         }
 
     def __enter__(self) -> "Federation":
-        """Start the SuperLink, and wait until it answers."""
+        """Start the SuperLink and, if it is secure, the proxy; wait until they answer."""
         connection = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\n'
         connection += f'address = "{LOOPBACK}:{self.port}"\n'
         if self.secure:
@@ -80,8 +90,11 @@ class Federation:
             connection += "insecure = true\n"
         (self.home / "config.toml").write_text(connection)
         try:
-            self.superlink = self._start("superlink", self.home, self._superlink_options())
-            self._wait_for_port()
+            options = self._superlink_options()
+            self.superlink = self._start("superlink", self.home, _flower("superlink", options))
+            self._wait_for_port("superlink", self.superlink, self.port)
+            if self.proxied:
+                self._start_proxy()
         except BaseException:
             self.stop()
             raise
@@ -104,6 +117,23 @@ class Federation:
             "--ssl-keyfile", f"{place}/superlink.key", "--enable-supernode-auth",
         ]  # fmt: skip
 
+    def _start_proxy(self) -> None:
+        """Start nginx, which passes nodes' requests to the SuperLink."""
+        directory = self.home / "proxy"
+        directory.mkdir(mode=0o700)
+        text = nginx_configuration(
+            f"{LOOPBACK}:{self.node_port}",
+            f"{LOOPBACK}:{self.port}",
+            str(self.credentials),
+            str(directory),
+            user="root" if os.geteuid() == 0 else "",  # the one whom all of this belongs to
+        )
+        path = directory / "nginx.conf"
+        path.write_text(text)
+        command = [find_nginx(), "-e", "stderr", "-c", str(path)]
+        proxy = self._start("proxy", self.home, command)
+        self._wait_for_port("proxy", proxy, self.node_port)
+
     def start_node(
         self,
         place: int,
@@ -112,7 +142,7 @@ class Federation:
         certificate: Path | None = None,
     ) -> Process:
         """Start a SuperNode; with TLS it has a key, which is made and registered when it is first needed."""
-        options = ["--superlink", f"{LOOPBACK}:{self.port}", "--port", str(free_port())]
+        options = ["--superlink", f"{LOOPBACK}:{self.node_port}", "--port", str(free_port())]
         options += ["--node-config", assignments(node_config)] if node_config else []
         if self.secure:
             key = self.credentials / f"node-{place}"
@@ -127,14 +157,14 @@ class Federation:
             options.append("--insecure")
         home = self.home / f"node-{place}"
         home.mkdir(exist_ok=True)
-        self.nodes[place] = self._start("supernode", home, options, name=f"node-{place}")
+        self.nodes[place] = self._start(f"node-{place}", home, _flower("supernode", options))
         return self.nodes[place]
 
-    def _start(self, program: str, home: Path, options: Sequence[str], name: str = "") -> Process:
-        """Start one of Flower's programs, in a group of its own; its log is appended to."""
-        with (self.home / f"{name or program}.log").open("ab") as log:
+    def _start(self, name: str, home: Path, command: Sequence[str]) -> Process:
+        """Start a program in a group of its own; its log is appended to."""
+        with (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [BIN / f"flower-{program}", *options],
+                command,
                 env=self._environment | {"FLWR_HOME": str(home)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -144,19 +174,19 @@ class Federation:
         self._started.append(process)
         return process
 
-    def _wait_for_port(self) -> None:
+    def _wait_for_port(self, name: str, process: Process, port: int) -> None:
         end = time.monotonic() + START_TIMEOUT
-        while time.monotonic() < end and self.superlink.poll() is None:
+        while time.monotonic() < end and process.poll() is None:
             with socket.socket() as probe:
-                if probe.connect_ex((LOOPBACK, self.port)) == 0:
+                if probe.connect_ex((LOOPBACK, port)) == 0:
                     return
             time.sleep(0.2)
         raise RuntimeError(
-            f"The SuperLink did not start; its log ends with\n{self.log_of()[-2000:]}"
+            f"The {name} did not start; its log ends with\n{self.log_of(name)[-2000:]}"
         )
 
     def log_of(self, name: str = "superlink") -> str:
-        """Return what the SuperLink, or `node-<p>`, has logged."""
+        """Return what the SuperLink, the proxy, or `node-<p>`, has logged."""
         return (self.home / f"{name}.log").read_text(errors="replace")
 
     def flwr(self, *arguments: str) -> str:
@@ -198,7 +228,7 @@ class Federation:
         runs = json.loads(self.flwr("list", NAME, "--format", "json"))["runs"]
         return dict(runs[0]) if runs else {}
 
-    def ended_run(self, limit: float = 30.0) -> dict[str, Any]:
+    def ended_run(self, limit: float = 120.0) -> dict[str, Any]:
         """Return it when it has ended, which is a moment after its log does."""
         end = time.monotonic() + limit
         while not str((run := self.last_run()).get("status")).startswith("finished"):
@@ -208,19 +238,46 @@ class Federation:
         return run
 
     def stop(self) -> None:
-        """Stop all processes: first with a request, then, or if this is interrupted, without."""
+        """Stop all processes: first with a request, then, or if this is interrupted, without. Then delete the keys."""
         try:
-            for process in reversed(self._started):
-                if process.poll() is None:
-                    process.terminate()
+            for number in self.processes():
+                _signal(number, signal.SIGTERM)
             end = time.monotonic() + STOP_TIMEOUT
-            for process in reversed(self._started):
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(max(end - time.monotonic(), 0.1))
+            while self.processes() and time.monotonic() < end:
+                time.sleep(0.1)
         finally:
             for process in self._started:
                 kill(process)
+            while alive := self.processes():
+                for number in alive:
+                    _signal(number, signal.SIGKILL)
+                time.sleep(0.05)
+            shutil.rmtree(self.credentials, ignore_errors=True)
             self._started.clear()
+
+    def processes(self) -> list[int]:
+        """Return all processes that run for this federation, also those that Flower has started in other groups.
+
+        They are recognised by the home that they inherit. Without /proc, these are the processes that were started from here.
+        """
+        started = [process.pid for process in self._started if process.poll() is None]
+        mark = f"FLWR_HOME={self.home}".encode()
+        found = set(started)
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or is another user's
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                if any(v == mark or v.startswith(mark + b"/") for v in variables):
+                    found.add(int(entry.name))
+        return sorted(found)
+
+
+def _flower(program: str, options: Sequence[str]) -> list[str]:
+    return [str(BIN / f"flower-{program}"), *options]
+
+
+def _signal(number: int, which: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(number, which)
 
 
 def kill(process: Process) -> None:
@@ -228,6 +285,13 @@ def kill(process: Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """End what is going on; from now on nothing but SIGKILL keeps this process from stopping the others."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def main() -> int:
@@ -243,21 +307,27 @@ def main() -> int:
         metavar="DIR",
         help="the local data of each node, one directory each; without, they share a data set",
     )
-    parser.add_argument("--secure", action="store_true", help="TLS, and registered nodes only")
+    parser.add_argument("--secure", action="store_true", help="TLS, registered nodes only, nginx")
     arguments = parser.parse_args()
     if arguments.data_dirs and len(arguments.data_dirs) != arguments.nodes:
         parser.error(f"--data-dirs takes one directory for each of the {arguments.nodes} nodes")
     try:
         given = read_overrides(arguments.presets, arguments.config)
+        if arguments.secure:
+            find_nginx()
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    for number in (signal.SIGTERM, signal.SIGHUP):  # stop everything then, too
-        signal.signal(number, signal.default_int_handler)
     home = Path(tempfile.mkdtemp(prefix="fedapp-federation-"))
+    federation = Federation(home, arguments.secure)
+    for number in (
+        STOP_SIGNALS
+    ):  # also where a shell has them ignored, as in the background; but nohup means it
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     ended = False
     try:
-        with Federation(home, arguments.secure) as federation:
+        with federation:
             print(
                 f"SuperLink on {LOOPBACK}:{federation.port}, {arguments.nodes} SuperNodes",
                 flush=True,
@@ -275,6 +345,8 @@ def main() -> int:
             if run.wait() == 0:
                 ended = federation.ended_run().get("status") == "finished:completed"
     except KeyboardInterrupt:
+        federation.stop()  # whatever the interrupt has left of it
+        shutil.rmtree(home, ignore_errors=True)
         print("Interrupted; everything is stopped.", file=sys.stderr)
         return 130
     if not ended:

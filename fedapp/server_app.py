@@ -20,6 +20,7 @@ from fedapp.registry import find_algorithm, keeps_state, make_strategy
 from fedapp.report.tensorboard import TensorBoardLog, writer_type
 from fedapp.rounds import run_rounds
 from fedapp.state import CLIENT_STATE, DirectoryStore
+from fedapp.stopping import saved_before_exit
 
 log = logging.getLogger("flwr")
 app = ServerApp()
@@ -29,7 +30,12 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment."""
     log_as_one_sentence()
-    run(grid, parse_run_config(context.run_config))
+    config = parse_run_config(context.run_config)
+    if not isinstance(grid, HttpGrid):
+        run(grid, config)
+        return
+    with saved_before_exit(grid):
+        run(grid, config)
 
 
 def run(grid: Grid, config: RunConfig) -> RunDirectory:

@@ -4,6 +4,9 @@ Flower's HttpGrid puts an answer together from objects that the node made. One t
 takes all the others with it: a node could end a run so. And whom an answer says it answers is the node's word; the
 message that it was asked for with is not. They are pulled one by one, because Flower tells the SuperLink that it has the answers, which
 then forgets them, before it raises.
+
+A registered node may also send the server messages that answer nothing; Flower returns them with whatever is pulled
+next. They are dropped: they are no other client's answer.
 """
 
 import time
@@ -13,11 +16,13 @@ import httpx
 from flwr.app import Error, Message, Metadata
 from flwr.app.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
 from flwr.superlink.grid import HttpGrid
 
 
 def pull_one_by_one(grid: HttpGrid) -> None:
     """Let an answer that cannot be read fail alone, whoever pulls."""
+    _drop_what_answers_nothing(grid)
     pull = grid.pull_messages
 
     def pull_messages(message_ids: Iterable[str]) -> list[Message]:
@@ -35,6 +40,23 @@ def pull_one_by_one(grid: HttpGrid) -> None:
             return [_refused(grid.run.run_id, identity, f"{type(error).__name__}: {error}")]
 
     vars(grid)["pull_messages"] = pull_messages
+
+
+def _drop_what_answers_nothing(grid: HttpGrid) -> None:
+    """Keep the messages of which the SuperLink, and not their sender, says that they answer what was asked for."""
+    client = grid._runtime_client
+    pull = client.PullMessages
+
+    def answers(request: PullAppMessagesRequest) -> PullAppMessagesResponse:
+        asked, response = set(request.message_ids), pull(request)
+        trees = zip(response.messages_list, response.message_object_trees, strict=True)
+        kept = [(m, tree) for m, tree in trees if m.metadata.reply_to_message_id in asked]
+        return PullAppMessagesResponse(
+            messages_list=[message for message, _ in kept],
+            message_object_trees=[tree for _, tree in kept],
+        )
+
+    vars(client)["PullMessages"] = answers
 
 
 def _refused(run_id: int, identity: str, reason: str) -> Message:
