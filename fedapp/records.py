@@ -141,6 +141,7 @@ def has_ended(rounds: Sequence[dict[str, Any]], config: RunConfig) -> bool:
 MAY_CHANGE = {
     "num-rounds", "target-accuracy", "eval-every", "eval-train", "checkpoint-every", "resume", "run-name",
     "results-dir", "data-dir", "state-dir", "on-lost-state", "tensorboard", "device", "round-timeout", "node-timeout", "min-clients",
+    "max-update-ratio", "require-all-clients", "node-partitions",
 }  # fmt: skip
 
 

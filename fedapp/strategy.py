@@ -20,11 +20,13 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedapp import costs, wire
+from fedapp.admission import Admission
+from fedapp.attendance import Attendance
 from fedapp.client import Client
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import ImageFacts
-from fedapp.errors import ConfigError, DivergedError
+from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.hosting import Hosting
 from fedapp.models.layout import Layout
 from fedapp.models.problem import Vector
@@ -36,6 +38,7 @@ log = logging.getLogger("flwr")
 WHY = "and, if it fails, why"
 SENT_BESIDE = f"how many examples and steps it used, its training loss {WHY}"
 MOST_TOLD = 3  # different reasons of one client's failures that are logged
+MOST_TOLD_OF_NODE = 20  # of all the clients of one node
 MOST_LOSSES = 3  # of one client's state for which all others start afresh, too
 
 
@@ -61,7 +64,7 @@ class FederatedStrategy(Strategy):
         self.x = x
         self.buffers = buffers
         self.layout = layout or Layout((x.size,), (x.size,))
-        self.hosting = Hosting(config.num_clients)
+        self.hosting = Hosting(config.num_clients, config.partition_of)
         self.state_dir = config.state_dir
         self.facts: ImageFacts | None = None  # of the images, for nodes with data of their own
         self.compressor = compressor  # of what clients send
@@ -79,8 +82,14 @@ class FederatedStrategy(Strategy):
         self._downlink_bytes = 0
         self._said: set[str] = set()  # reasons of failures that were logged
         self._told = Counter[int]()  # client -> how many of them
+        self._told_of = Counter[int]()  # node -> how many of its clients'
         self._losses = Counter[int]()  # client -> how often all states were reset on its word
         self._warned: set[str] = set()  # kinds of warnings that were logged
+        # With central differential privacy, updates are clipped, and who took part is not told.
+        secret = config.dp.central
+        self.admission = None if secret else Admission(self._sends, config.max_update_ratio)
+        self.attendance = None if secret else Attendance(config.num_clients)
+        self._all_too_long = False  # each update of every attempt at this round
         self._demand_what_can_be_robust()
         self.privacy = Privacy(config) if config.dp.clip else None
         if self.privacy:
@@ -238,6 +247,7 @@ class FederatedStrategy(Strategy):
         run, seed, size = self.config, self.config.seed, self.config.clients_per_round
         attempt = int(config["attempt"])  # type: ignore[arg-type]
         self._tag = server_round * (run.round_retries + 1) + attempt
+        self._all_too_long = self._all_too_long or not attempt
         self.hosting.wait(grid, max(self.min_clients, 1), run.node_timeout)
         hosts: dict[int, list[int]] = {}
         clients = self.hosting.clients
@@ -294,6 +304,14 @@ class FederatedStrategy(Strategy):
             uplink_bytes += reply.uplink_bytes
         bounded = (self._bounded(update, failures) for update in updates)
         updates = sorted((u for u in bounded if u), key=lambda update: update.client)
+        if self.admission:
+            measured = self.admission.measure(updates, self.x)
+            refused = self.admission.refused(measured)
+            self._all_too_long &= len(updates) == len(refused) > 0
+            updates = [update for update in updates if update.client not in refused]
+            failures |= refused
+        if self.attendance:
+            self.attendance.failed(failures)
         self._tell_why(failures)
         metrics = MetricRecord(
             {
@@ -308,13 +326,17 @@ class FederatedStrategy(Strategy):
             absent = set(range(self.config.num_clients)) - set(self.hosting.clients)
             away = dict.fromkeys(sorted(absent), "no node hosts it")
             if not updates and self._all_diverged(failures):
-                raise DivergedError(
+                raise self._diverged(
                     f"No client's update is finite any more in round {server_round}: lower lr."
                 )
             self.thin_round(server_round, dict(sorted(failures.items())) | away)
             return None, metrics
         lost = [u.client for u in updates if self._has_lost_state(u)]
         self._accepted |= {update.client: self._tag for update in updates}
+        if self.admission:
+            self.admission.accept(measured, [update.client for update in updates], server_round)
+        if self.attendance:
+            self.attendance.took_part(update.client for update in updates)
         if lost and self.config.on_lost_state == "go-on":
             self._warn_once(
                 "lost state",
@@ -330,7 +352,7 @@ class FederatedStrategy(Strategy):
         self.aggregate(updates)
         if not wire.is_finite(self.x):
             self.x = before
-            raise DivergedError(
+            raise self._diverged(
                 f"The model is no longer finite after round {server_round}: lower lr or server-lr."
             )
         if lost and self.config.on_lost_state == "reset":
@@ -400,6 +422,22 @@ class FederatedStrategy(Strategy):
             and (len(self._sent) > 1 or len(nodes) == 1)
         )
 
+    def _diverged(self, text: str) -> DivergedError:
+        return self.admission.divergence(text) if self.admission else DivergedError(text)
+
+    def too_few_updates(self, round_: int) -> RunError:
+        """Return the error that ends a run after the last attempt at a round that had too few updates."""
+        times = self.config.round_retries + 1
+        if self._all_too_long:
+            return self._diverged(
+                f"Every update of round {round_} was more than max-update-ratio = {self.config.max_update_ratio:g} "
+                f"times as long as usual, {times} times: lower lr, or raise max-update-ratio."
+            )
+        return RunError(
+            f"Round {round_} had fewer than min-clients = {self.min_clients} updates "
+            f"{times} times: see above why clients failed."
+        )
+
     def _warn_once(self, kind: str, text: str) -> None:
         """Say something of the server's own once."""
         if kind not in self._warned:
@@ -407,12 +445,25 @@ class FederatedStrategy(Strategy):
             log.warning(text)
 
     def _tell_why(self, failures: Mapping[int, str]) -> None:
-        """Log each reason once, and of one client not any number."""
+        """Log each reason once; a client or a node that fails in many ways is heard a few times."""
         for client, reason in sorted(failures.items()):
-            if reason not in self._said and self._told[client] < MOST_TOLD:
-                self._said.add(reason)
-                self._told[client] += 1
-                log.warning("Client %d failed: %s", client, reason)
+            if reason in self._said or self._told[client] >= MOST_TOLD:
+                continue
+            node = self.hosting.node_of.get(client, 0)  # 0: its node has left
+            if self._told_of[node] > MOST_TOLD_OF_NODE:
+                continue
+            self._told_of[node] += 1
+            if self._told_of[node] > MOST_TOLD_OF_NODE:
+                whose = f"node {node}" if node else "nodes that have left"
+                log.warning(
+                    "Clients of %s failed for %d different reasons; further ones are counted, and not logged",
+                    whose,
+                    MOST_TOLD_OF_NODE,
+                )
+                continue
+            self._said.add(reason)
+            self._told[client] += 1
+            log.warning("Client %d failed: %s", client, reason)
 
     # Checkpoints.
 
@@ -422,12 +473,15 @@ class FederatedStrategy(Strategy):
         arrays |= {f"memory.{name}": value for name, value in self.memory().items()}
         for tag, vectors in self._undelivered.items():
             arrays |= {f"undelivered.{tag}.{name}": value for name, value in vectors.items()}
+        for kind, part in self._bookkeeping().items():
+            arrays |= {f"{kind}.{name}": value for name, value in part.saved().items()}
         accepted = np.array(sorted(self._accepted.items()), np.int64).reshape(-1, 2)
         return arrays | {"accepted": accepted}
 
     def restore(self, saved: Arrays) -> None:
         """Go on from what `saved` returned; raise ValueError if it is of another run."""
         parts: dict[str, Arrays] = {"vector": {}, "memory": {}, "undelivered": {}}
+        parts |= {kind: {} for kind in self._bookkeeping()}
         for key, value in saved.items():
             kind, _, name = key.partition(".")
             if kind in parts:
@@ -442,12 +496,19 @@ class FederatedStrategy(Strategy):
             undelivered.setdefault(int(tag), {})[name] = value
         accepted = _pairs(saved["accepted"])
         self.remember(parts["memory"])
+        for kind, part in self._bookkeeping().items():
+            part.restore(parts[kind])
         self._undelivered, self._accepted = undelivered, accepted
         vars(self).update(parts["vector"])
 
     def checkpointed(self, accepted: NDArray[Any]) -> None:
         """Hear that what `saved` returned is on disk; clients keep the states that it would ask for."""
         self._checkpoints = [*self._checkpoints[-1:], _pairs(accepted)]
+
+    def _bookkeeping(self) -> dict[str, Admission | Attendance]:
+        """Return what checkpoints hold since later versions only: an old one has none of it."""
+        parts = {"admission": self.admission, "attendance": self.attendance}
+        return {kind: part for kind, part in parts.items() if part}
 
     def _vectors(self) -> Arrays:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
