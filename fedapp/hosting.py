@@ -145,6 +145,8 @@ class Hosting:
         other = self.node_of[taken[0]]
         if not self._begun and not self._partition_of:
             one, two = sorted((node, other))
+            for mine, yours in ((one, two), (two, one)):
+                self._refused[mine] = f"it claims clients that node {yours} claims, too"
             raise RunError(
                 f"Nodes {one} and {two} both claim {_count(len(taken))}, such as client {taken[0]}: give each node its "
                 "own partition-id and all the same num-partitions, or say in node-partitions which of them hosts what "

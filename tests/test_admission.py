@@ -134,8 +134,9 @@ def test_memory_is_bounded() -> None:
 def tampered(name: str, factor: Any) -> registry.Algorithm:
     """Return an algorithm whose clients' vectors are multiplied, or that raise if the factor is NaN."""
     known = registry.ALGORITHMS[name]
+    honest: Any = known.client
 
-    class Tampered(known.client):  # type: ignore[misc]
+    class Tampered(honest):  # type: ignore[misc]
         def compressed(self, sent: str, vector: Tensor, feedback: bool = True) -> Tensor:
             by = factor(self.round, self.client)
             if math.isnan(by):
@@ -143,11 +144,10 @@ def tampered(name: str, factor: Any) -> registry.Algorithm:
             if by == math.inf:  # as long as it may be
                 vector = vector * (1e17 / float(vector.double().norm()))
                 by = 1.0
-            return super().compressed(sent, vector * by if by != 1 else vector, feedback)
+            seen: Tensor = super().compressed(sent, vector * by if by != 1 else vector, feedback)
+            return seen
 
-    return registry.Algorithm(
-        name, "", known.strategy, Tampered, known.stateful, known.compressor
-    )  # fmt: skip
+    return registry.Algorithm(name, "", known.strategy, Tampered, known.stateful, known.compressor)
 
 
 def run(

@@ -52,7 +52,7 @@ class Nodes(InlineGrid):
     def add(self, node: int, **node_config: Any) -> None:
         """Let a node come."""
         (first, *_) = self._contexts.values()
-        own = {"partition-id": 0, "num-partitions": 3}
+        own: dict[str, Any] = {"partition-id": 0, "num-partitions": 3}
         own |= {key.replace("_", "-"): value for key, value in node_config.items()}
         context = copy.deepcopy(first)
         context.node_config = own
@@ -77,6 +77,10 @@ def test_two_nodes_with_the_same_clients_end_the_run_before_it_begins(tmp_path: 
         server_app.run(grid, config)
     assert "partition-id" in str(e.value)
     assert "node-partitions" in str(e.value)
+    hosting = Hosting(6)
+    with pytest.raises(RunError, match="Nodes 2 and 4"):
+        hosting.wait_for_all(grid, 0.1)
+    assert [bool(row.problem) for row in hosting.rows()] == [False, True, False, True]
     assert not [kind for kind, _ in grid.served if kind == "train"]
 
 
@@ -236,9 +240,14 @@ def test_a_simulation_s_nodes_are_asked_for_little(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, grid = grid_of(place(0), place(1), place(2), results_dir=str(tmp_path))
-    replies = []
+    replies: list[Message] = []
     serve = grid._serve
-    vars(grid)["_serve"] = lambda message: replies.append(serve(message)) or replies[-1]
+
+    def kept(message: Message) -> Message:
+        replies.append(serve(message))
+        return replies[-1]
+
+    vars(grid)["_serve"] = kept
     server_app.run(grid, config)
     said = [r.content["hosting"] for r in replies if "hosting" in r.content]
     assert [list(record) for record in said] == [["clients"]] * 3
