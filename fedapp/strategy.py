@@ -7,7 +7,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -247,7 +247,7 @@ class FederatedStrategy(Strategy):
         run, seed, size = self.config, self.config.seed, self.config.clients_per_round
         attempt = int(config["attempt"])  # type: ignore[arg-type]
         self._tag = server_round * (run.round_retries + 1) + attempt
-        self._all_too_long = self._all_too_long or not attempt
+        self._all_too_long = self._all_too_long or attempt == 0
         self.hosting.wait(grid, max(self.min_clients, 1), run.node_timeout)
         hosts: dict[int, list[int]] = {}
         clients = self.hosting.clients
@@ -304,12 +304,13 @@ class FederatedStrategy(Strategy):
             uplink_bytes += reply.uplink_bytes
         bounded = (self._bounded(update, failures) for update in updates)
         updates = sorted((u for u in bounded if u), key=lambda update: update.client)
+        refused: dict[int, str] = {}
         if self.admission:
             measured = self.admission.measure(updates, self.x)
             refused = self.admission.refused(measured)
-            self._all_too_long &= len(updates) == len(refused) > 0
-            updates = [update for update in updates if update.client not in refused]
             failures |= refused
+        self._all_too_long &= len(updates) == len(refused) > 0
+        updates = [update for update in updates if update.client not in refused]
         if self.attendance:
             self.attendance.failed(failures)
         self._tell_why(failures)
@@ -325,7 +326,7 @@ class FederatedStrategy(Strategy):
         if len(updates) < self.min_clients:
             absent = set(range(self.config.num_clients)) - set(self.hosting.clients)
             away = dict.fromkeys(sorted(absent), "no node hosts it")
-            if not updates and self._all_diverged(failures):
+            if not updates and self._all_diverged(failures, refused):
                 raise self._diverged(
                     f"No client's update is finite any more in round {server_round}: lower lr."
                 )
@@ -413,12 +414,13 @@ class FederatedStrategy(Strategy):
             return np.asarray(np.median(vectors, axis=0), vectors.dtype)
         return self._robust_mean(vectors)
 
-    def _all_diverged(self, failures: Mapping[int, str]) -> bool:
+    def _all_diverged(self, failures: Mapping[int, str], too_long: Collection[int]) -> bool:
         """Tell whether every update is lost to numbers out of bounds; of several nodes, one's word is not enough."""
         nodes = set(self.hosting.node_of.values())
+        infinite = {client for client, reason in failures.items() if "finite" in reason}
         return (
-            bool(failures)
-            and all("finite" in reason for reason in failures.values())
+            bool(infinite)
+            and infinite | set(too_long) == set(failures)
             and (len(self._sent) > 1 or len(nodes) == 1)
         )
 

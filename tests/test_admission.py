@@ -246,6 +246,16 @@ def test_no_client_is_suspected_where_all_diverge(
     assert all(r["failures"] == 0 for r in rounds)
 
 
+def test_a_run_diverges_also_if_the_last_finite_updates_are_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overflow(round_: int, client: int) -> float:
+        return 1.0 if round_ < 3 else math.inf if client < 2 else 1e38
+
+    with pytest.raises(DivergedError, match="No client's update is finite any more in round 3"):
+        run(tmp_path, monkeypatch, "fedavg", overflow)
+
+
 def test_one_client_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A giant is repeated with another client; giants alone are a divergence."""
     keys: dict[str, Value] = {"clients_per_round": 1, "num_rounds": 8}
