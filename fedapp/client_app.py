@@ -3,6 +3,7 @@
 import logging
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -10,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedapp import budget, wire
 from fedapp.config import RunConfig, Value, parse_run_config, writable_directory
-from fedapp.data import Shard
+from fedapp.data import ImageFacts, Shard
 from fedapp.errors import ConfigError
 from fedapp.hosting import hosted_clients
 from fedapp.models import make_problem
@@ -33,19 +34,52 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Say which clients this node hosts."""
+    """Say which clients this node hosts and, if asked, whether it can train them; or log that it is refused."""
+    refused = message.content.get("refused")
+    if isinstance(refused, ConfigRecord):
+        reason = wire.printable(str(refused.get("reason", "")))
+        log.error("The server lets this node host no clients: %s", reason)
+        return Message(RecordDict(), reply_to=message)
     try:
         config = _config(context)
         budget.limits_of(context.node_config)
-        clients = list(hosted_clients(context.node_config, config.num_clients))
+        hosted = hosted_clients(context.node_config, config.num_clients)
         sent = ", ".join((*find_algorithm(config).client.sends, "buffers"))
         beside = WHY if config.dp.local else SENT_BESIDE
-        log.info("%d clients here will send %s, %s; never raw data", len(clients), sent, beside)
-        hosting = ConfigRecord({"clients": clients})
+        log.info("%d clients here will send %s, %s; never raw data", len(hosted), sent, beside)
+        hosting: dict[str, Any] = {"clients": list(hosted)}
+        check = message.content.get("check")
+        if isinstance(check, ConfigRecord):
+            hosting |= _preflight(check, context, config, hosted)
     except ConfigError as error:
         log.error(str(error))
-        hosting = ConfigRecord({"error": str(error)})
-    return Message(RecordDict({"hosting": hosting}), reply_to=message)
+        hosting = {"error": str(error)}
+    return Message(RecordDict({"hosting": ConfigRecord(hosting)}), reply_to=message)
+
+
+def _preflight(
+    check: ConfigRecord, context: Context, config: RunConfig, hosted: range
+) -> dict[str, Any]:
+    """Load this node's data; return how many samples there are, or what is wrong.
+
+    A node whose data are a part of what the server knows loads them only if the server asks for it.
+    """
+    own_data = bool(context.node_config.get("data-dir"))
+    if not own_data and not check.get("shared-data"):
+        return {}
+    found: dict[str, Any] = {"own-data": own_data}
+    try:
+        problem = make_problem(config, _shard(context, hosted, wire.facts_of(check)))
+        samples = sum(problem.objective(client).num_examples for client in hosted)
+        if not config.dp.clip:  # how much data clients have is theirs, too
+            found["samples"] = samples
+    except ConfigError as error:
+        log.error(str(error))
+        found["problem"] = str(error)
+    except Exception as error:
+        log.exception("This node's data cannot be loaded")
+        found["problem"] = f"{type(error).__name__}: {error}"
+    return found
 
 
 @app.train()
@@ -59,7 +93,7 @@ def train(message: Message, context: Context) -> Message:
         budget.limits_of(context.node_config).demand(config)
         algorithm = find_algorithm(config)
         hosted = hosted_clients(context.node_config, config.num_clients)
-        problem = make_problem(config, _shard(context, hosted, invitation))
+        problem = make_problem(config, _shard(context, hosted, invitation.facts))
         store = _store(config, context, invitation)
         if config.dp.local:
             _demand_one_private_vector(algorithm, problem)
@@ -99,15 +133,15 @@ def _parse(items: tuple[tuple[str, Value], ...]) -> RunConfig:
     return parse_run_config(dict(items))
 
 
-def _shard(context: Context, hosted: range, invitation: Invitation) -> Shard | None:
+def _shard(context: Context, hosted: range, facts: ImageFacts | None) -> Shard | None:
     directory = context.node_config.get("data-dir")
     if not directory:
         return None
-    if not invitation.facts:
+    if not facts:
         raise ConfigError(
             "This run has no images, and this node has data of its own: take data-dir out of its config."
         )
-    return Shard(str(directory), hosted, invitation.facts)
+    return Shard(str(directory), hosted, facts)
 
 
 def _store(config: RunConfig, context: Context, invitation: Invitation) -> StateStore:

@@ -67,6 +67,16 @@ def _full_path(path: str | bool) -> str | bool:
     return path
 
 
+def _partitions(text: str) -> dict[int, int]:
+    pairs = [re.fullmatch(r"(\d{1,20})=(\d{1,9})", part) for part in text.replace(",", " ").split()]
+    partitions = {int(pair[1]): int(pair[2]) for pair in pairs if pair}
+    if len(partitions) != len(pairs):
+        raise ValueError(
+            "should be a list of <node-id>=<partition-id>, each node once, such as '8123=0 9456=1'"
+        )
+    return partitions
+
+
 class FedProxKeys(_Table):
     """FedProx."""
 
@@ -316,6 +326,9 @@ class RunConfig(_Table):
     too_long: Literal["reject", "clip"] = Field(
         "reject", description="what becomes of an update above max-update-norm"
     )
+    max_update_ratio: float = Field(
+        1000.0, ge=0, description="of an update's length to the usual one; 0: no limit"
+    )
     compressor: Literal["", "none", "float16", "qsgd", "uniform", "topk", "randk"] = Field(
         "", description="of what clients send; empty: the algorithm's own"
     )
@@ -356,6 +369,10 @@ class RunConfig(_Table):
     node_timeout: float = Field(
         600.0, ge=0, description="seconds to wait for nodes, if too few are there; 0: no limit"
     )
+    require_all_clients: Literal["auto", "yes", "no"] = Field(
+        "auto", description="whether round 1 needs a node for every client"
+    )
+    node_partitions: str = Field("", description="<node-id>=<partition-id> ...; empty: any")
 
     fedprox: FedProxKeys = FedProxKeys()
     fedavgm: FedAvgMKeys = FedAvgMKeys()
@@ -397,6 +414,14 @@ class RunConfig(_Table):
             )
         return name
 
+    @field_validator("node_partitions")
+    @classmethod
+    def _are_partitions(cls, text: str) -> str:
+        places = set(_partitions(text).values())
+        if places != set(range(len(places))):
+            raise ValueError("should name a node for each partition from 0 to the largest")
+        return text
+
     @field_validator("data_dir", "state_dir", "resume")
     @classmethod
     def _is_full_path(cls, path: str | bool) -> str | bool:
@@ -429,6 +454,11 @@ class RunConfig(_Table):
     def options(self) -> Any:
         """The algorithm's own keys, or None if it has none; a variant such as gradma-w shares gradma's."""
         return getattr(self, self.algorithm.partition("-")[0], None)
+
+    @property
+    def partition_of(self) -> dict[int, int]:
+        """The partition of each node that `node-partitions` names; empty if it names none."""
+        return _partitions(self.node_partitions)
 
     @property
     def local_work(self) -> LocalWork:

@@ -1,15 +1,17 @@
 """What a run shows: a header, a line for each round, a summary; on a terminal, a progress bar."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedapp.attendance import Attendance
 from fedapp.config import RunConfig
 from fedapp.costs import human_bytes
+from fedapp.hosting import Hosting
 from fedapp.records import RunDirectory
 
 BEST: dict[str, Callable[[float, float], float]] = {
@@ -17,6 +19,8 @@ BEST: dict[str, Callable[[float, float], float]] = {
     "gap": min,
     "distance": min,
 }
+MOST_NODES = 50  # that are shown one by one
+MOST_CLIENTS = 5  # of a node
 
 
 class RunConsole:
@@ -85,6 +89,28 @@ class RunConsole:
         )
         self.progress.update(self.task, completed=record["round"], latest=figures)
 
+    def nodes(self, hosting: Hosting, deployed: bool) -> None:
+        """Show the nodes before the first round: a table of a federation, a line of a simulation that lacks some."""
+        rows = hosting.rows()
+        summary = f"{len(hosting.clients)} of {hosting.num_clients} clients have a node"
+        if not rows or not (deployed or hosting.has_own_data()):
+            if len(hosting.clients) < hosting.num_clients:
+                self.console.print(summary)
+            return
+        table = Table(box=None, pad_edge=False)
+        for column in ("node", "clients", "samples", "state"):
+            table.add_column(column, overflow="fold")
+        for row in rows[:MOST_NODES]:
+            samples = "" if row.samples is None else f"{row.samples:,}"
+            table.add_row(str(row.node), _clients(row.clients), samples, row.problem or "ready")
+        self.console.print(table)
+        if len(rows) > MOST_NODES:
+            wrong = sum(bool(row.problem) for row in rows[MOST_NODES:])
+            self.console.print(
+                f"and {len(rows) - MOST_NODES} more nodes, {wrong} of them not ready"
+            )
+        self.console.print(summary)
+
     def _count(self, record: dict[str, Any]) -> None:
         """Add a round to the summary; rounds themselves are not kept, for there may be very many."""
         self.rounds += 1
@@ -95,8 +121,8 @@ class RunConsole:
                 best = better(self.best[name][0], value) if name in self.best else value
                 self.best[name] = (best, value)
 
-    def summary(self) -> None:
-        """Close with what the run came to."""
+    def summary(self, attendance: Attendance | None = None, hosted: Collection[int] = ()) -> None:
+        """Close with the run's results, and with who took part; `hosted` are the clients that have a node now."""
         if not self.rounds:
             return
         table = Table(show_header=False, box=None, pad_edge=False)
@@ -109,10 +135,18 @@ class RunConsole:
             table.add_row(direction, human_bytes(self.totals[f"{direction}_bytes"]))
         if failures := self.totals["failures"]:
             table.add_row("failed clients", str(failures))
+        if attendance:
+            for name, text in attendance.summary(hosted):
+                table.add_row(name, text)
         table.add_row("time", f"{time.perf_counter() - self.started:.1f} s")
         self.progress.stop()
         self.console.print(table)
         self.console.print(f"Results: {self.directory.path}")
+
+
+def _clients(clients: Sequence[int]) -> str:
+    shown = ", ".join(map(str, clients[:MOST_CLIENTS]))
+    return f"{len(clients)}: {shown}, ..." if len(clients) > MOST_CLIENTS else shown
 
 
 def _figures(record: dict[str, Any]) -> str:

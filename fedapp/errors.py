@@ -12,7 +12,15 @@ class RunError(RuntimeError):
 
 
 class DivergedError(RunError):
-    """The model is no longer finite; the same config would end so again."""
+    """The model is no longer finite; the same config would end so again.
+
+    `since` is the round that accepted the update that stands out most from the usual length: checkpoints of that round
+    and later ones are suspect. 0: no update stands out.
+    """
+
+    def __init__(self, message: str, since: int = 0) -> None:
+        super().__init__(message)
+        self.since = since
 
 
 def _drop_traceback(record: logging.LogRecord) -> bool:

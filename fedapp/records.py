@@ -279,7 +279,7 @@ def different(before: dict[str, Value], config: RunConfig, free: Collection[str]
 MAY_CHANGE = {
     "num-rounds", "target-accuracy", "eval-every", "eval-train", "checkpoint-every", "resume", "run-name",
     "results-dir", "data-dir", "state-dir", "on-lost-state", "tensorboard", "device", "round-timeout", "node-timeout", "min-clients",
-    "dp.max-epsilon",
+    "dp.max-epsilon", "max-update-ratio", "require-all-clients", "node-partitions",
 }  # fmt: skip
 
 

@@ -2,14 +2,16 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
+from flwr.superlink.grid import HttpGrid
 
+from fedapp import wire
 from fedapp.config import RunConfig
-from fedapp.errors import RunError
+from fedapp.hosting import Hosting
 from fedapp.models.problem import Problem
 from fedapp.strategy import FederatedStrategy
 from fedapp.threads import one_thread
@@ -33,10 +35,24 @@ def run_rounds(
     config: RunConfig,
     identity: str,
     done: int = 0,
+    tell_nodes: Callable[[Hosting, bool], None] = lambda hosting, deployed: None,
 ) -> Iterator[dict[str, Any]]:
-    """Run all rounds after those that are done already; yield the record of each as it ends."""
+    """Run all rounds after those that are done already; yield the record of each as it ends.
+
+    `tell_nodes` is told which nodes are there, also if the run cannot begin with them.
+    """
     one_thread()
-    strategy.hosting.wait_for_all(grid, config.node_timeout)
+    deployed = isinstance(grid, HttpGrid)
+    try:
+        strategy.hosting.wait_for_all(
+            grid,
+            config.node_timeout,
+            max(strategy.min_clients, 1),
+            config.require_all_clients,
+            {"shared-data": deployed, **wire.facts_head(strategy.facts)},
+        )
+    finally:
+        tell_nodes(strategy.hosting, deployed)
     arrays = strategy.arrays()
     for round_ in range(done + 1, config.num_rounds + 1):
         started = time.perf_counter()
@@ -58,10 +74,7 @@ def run_rounds(
                 strategy.min_clients,
             )
         else:
-            raise RunError(
-                f"Round {round_} had fewer than min-clients = {strategy.min_clients} updates "
-                f"{config.round_retries + 1} times: see above why clients failed."
-            )
+            raise strategy.too_few_updates(round_)
         due = round_ % config.eval_every == 0 or round_ == config.num_rounds
         figures = problem.evaluate(strategy.x, strategy.buffers) if due else {}
         record: dict[str, Any] = {"round": round_, "test_loss": None, "test_accuracy": None}

@@ -92,7 +92,9 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
                 log.warning(warning)
         strategy.notes.append(strategy.what_is_sent())
         with RunConsole(config, directory, strategy.x.size, strategy.notes) as console:
-            rounds = run_rounds(grid, strategy, problem, config, directory.identity, done)
+            rounds = run_rounds(
+                grid, strategy, problem, config, directory.identity, done, console.nodes
+            )
             if complete:
                 console.say("This run is complete already.")
                 return directory
@@ -109,7 +111,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
                 raise
             finally:
                 directory.write_model(problem.named_tensors(strategy.x, strategy.buffers))
-                console.summary()
+                console.summary(strategy.attendance, strategy.hosting.clients)
     finally:
         directory.close()
         if board:

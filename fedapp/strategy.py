@@ -7,7 +7,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +20,14 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedapp import costs, wire
+from fedapp.admission import Admission
+from fedapp.attendance import Attendance
 from fedapp.client import Client
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import ImageFacts
 from fedapp.deliveries import Deliveries, files_of
-from fedapp.errors import ConfigError, DivergedError
+from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.hosting import Hosting
 from fedapp.models.layout import Layout
 from fedapp.models.problem import Vector
@@ -37,6 +39,7 @@ log = logging.getLogger("flwr")
 WHY = "and, if it fails, why"
 SENT_BESIDE = f"how many examples and steps it used, its training loss {WHY}"
 MOST_TOLD = 3  # different reasons of one client's failures that are logged
+MOST_TOLD_OF_NODE = 20  # of all the clients of one node
 MOST_LOSSES = 3  # of one client's state for which all others start afresh, too
 
 
@@ -62,7 +65,7 @@ class FederatedStrategy(Strategy):
         self.x = x
         self.buffers = buffers
         self.layout = layout or Layout((x.size,), (x.size,))
-        self.hosting = Hosting(config.num_clients)
+        self.hosting = Hosting(config.num_clients, config.partition_of)
         self.state_dir = config.state_dir
         self.facts: ImageFacts | None = None  # of the images, for nodes with data of their own
         self.compressor = compressor  # of what clients send
@@ -82,8 +85,14 @@ class FederatedStrategy(Strategy):
         self._downlink_bytes = 0
         self._said: set[str] = set()  # reasons of failures that were logged
         self._told = Counter[int]()  # client -> how many of them
+        self._told_of = Counter[int]()  # node -> how many of its clients'
         self._losses = Counter[int]()  # client -> how often all states were reset on its word
         self._warned: set[str] = set()  # kinds of warnings that were logged
+        # With central differential privacy, updates are clipped, and who took part is not told.
+        secret = config.dp.central
+        self.admission = None if secret else Admission(self._sends, config.max_update_ratio)
+        self.attendance = None if secret else Attendance(config.num_clients)
+        self._all_too_long = False  # each update of every attempt at this round
         self._demand_what_can_be_robust()
         self.privacy = Privacy(config) if config.dp.clip else None
         if self.privacy:
@@ -239,6 +248,7 @@ class FederatedStrategy(Strategy):
         run, seed, size = self.config, self.config.seed, self.config.clients_per_round
         attempt = int(config["attempt"])  # type: ignore[arg-type]
         self._tag = server_round * (run.round_retries + 1) + attempt
+        self._all_too_long = self._all_too_long or attempt == 0
         self.hosting.wait(grid, max(self.min_clients, 1), run.node_timeout)
         hosts: dict[int, list[int]] = {}
         clients = self.hosting.clients
@@ -297,6 +307,15 @@ class FederatedStrategy(Strategy):
             uplink_bytes += reply.uplink_bytes
         bounded = (self._bounded(update, failures) for update in updates)
         updates = sorted((u for u in bounded if u), key=lambda update: update.client)
+        refused: dict[int, str] = {}
+        if self.admission:
+            measured = self.admission.measure(updates, self.x)
+            refused = self.admission.refused(measured)
+            failures |= refused
+        self._all_too_long &= len(updates) == len(refused) > 0
+        updates = [update for update in updates if update.client not in refused]
+        if self.attendance:
+            self.attendance.failed(failures)
         self._tell_why(failures)
         metrics = MetricRecord(
             {
@@ -310,8 +329,8 @@ class FederatedStrategy(Strategy):
         if len(updates) < self.min_clients:
             absent = set(range(self.config.num_clients)) - set(self.hosting.clients)
             away = dict.fromkeys(sorted(absent), "no node hosts it")
-            if not updates and self._all_diverged(failures):
-                raise DivergedError(
+            if not updates and self._all_diverged(failures, refused):
+                raise self._diverged(
                     f"No client's update is finite any more in round {server_round}: lower lr."
                 )
             self.thin_round(server_round, dict(sorted(failures.items())) | away)
@@ -319,6 +338,10 @@ class FederatedStrategy(Strategy):
         lost = [u.client for u in updates if self._has_lost_state(u)]
         self._accepted |= {update.client: self._tag for update in updates}
         self._digests |= {update.client: update.state_digest for update in updates}
+        if self.admission:
+            self.admission.accept(measured, [update.client for update in updates], server_round)
+        if self.attendance:
+            self.attendance.took_part(update.client for update in updates)
         if lost and self.config.on_lost_state == "go-on":
             self._warn_once(
                 "lost state",
@@ -334,7 +357,7 @@ class FederatedStrategy(Strategy):
         self.aggregate(updates)
         if not wire.is_finite(self.x):
             self.x = before
-            raise DivergedError(
+            raise self._diverged(
                 f"The model is no longer finite after round {server_round}: lower lr or server-lr."
             )
         if lost and self.config.on_lost_state == "reset":
@@ -396,13 +419,30 @@ class FederatedStrategy(Strategy):
             return np.asarray(np.median(vectors, axis=0), vectors.dtype)
         return self._robust_mean(vectors)
 
-    def _all_diverged(self, failures: Mapping[int, str]) -> bool:
+    def _all_diverged(self, failures: Mapping[int, str], too_long: Collection[int]) -> bool:
         """Tell whether every update is lost to numbers out of bounds; of several nodes, one's word is not enough."""
         nodes = set(self.hosting.node_of.values())
+        infinite = {client for client, reason in failures.items() if "finite" in reason}
         return (
-            bool(failures)
-            and all("finite" in reason for reason in failures.values())
+            bool(infinite)
+            and infinite | set(too_long) == set(failures)
             and (len(self._sent) > 1 or len(nodes) == 1)
+        )
+
+    def _diverged(self, text: str) -> DivergedError:
+        return self.admission.divergence(text) if self.admission else DivergedError(text)
+
+    def too_few_updates(self, round_: int) -> RunError:
+        """Return the error that ends a run after the last attempt at a round that had too few updates."""
+        times = self.config.round_retries + 1
+        if self._all_too_long:
+            return self._diverged(
+                f"Every update of round {round_} was more than max-update-ratio = {self.config.max_update_ratio:g} "
+                f"times as long as usual, {times} times: lower lr, or raise max-update-ratio."
+            )
+        return RunError(
+            f"Round {round_} had fewer than min-clients = {self.min_clients} updates "
+            f"{times} times: see above why clients failed."
         )
 
     def _warn_once(self, kind: str, text: str) -> None:
@@ -412,12 +452,25 @@ class FederatedStrategy(Strategy):
             log.warning(text)
 
     def _tell_why(self, failures: Mapping[int, str]) -> None:
-        """Log each reason once, and of one client not any number."""
+        """Log each reason once; a client or a node that fails in many ways is heard a few times."""
         for client, reason in sorted(failures.items()):
-            if reason not in self._said and self._told[client] < MOST_TOLD:
-                self._said.add(reason)
-                self._told[client] += 1
-                log.warning("Client %d failed: %s", client, reason)
+            if reason in self._said or self._told[client] >= MOST_TOLD:
+                continue
+            node = self.hosting.node_of.get(client, 0)  # 0: its node has left
+            if self._told_of[node] > MOST_TOLD_OF_NODE:
+                continue
+            self._told_of[node] += 1
+            if self._told_of[node] > MOST_TOLD_OF_NODE:
+                whose = f"node {node}" if node else "nodes that have left"
+                log.warning(
+                    "Clients of %s failed for %d different reasons; further ones are counted, and not logged",
+                    whose,
+                    MOST_TOLD_OF_NODE,
+                )
+                continue
+            self._said.add(reason)
+            self._told[client] += 1
+            log.warning("Client %d failed: %s", client, reason)
 
     # Checkpoints.
 
@@ -426,6 +479,8 @@ class FederatedStrategy(Strategy):
         arrays = {f"vector.{name}": value for name, value in self._vectors().items()}
         arrays |= {f"memory.{name}": value for name, value in self.memory().items()}
         arrays |= {f"undelivered.{name}": value for name, value in self.deliveries.saved().items()}
+        for kind, part in self._bookkeeping().items():
+            arrays |= {f"{kind}.{name}": value for name, value in part.saved().items()}
         rows = [(c, tag, self._digests.get(c, 0)) for c, tag in sorted(self._accepted.items())]
         return arrays | {"accepted": np.array(rows, np.int64).reshape(-1, 3)}
 
@@ -439,6 +494,8 @@ class FederatedStrategy(Strategy):
         states = accepted_states(saved)
         self.deliveries.restore(_part(saved, "undelivered"))
         self.remember(_part(saved, "memory"))
+        for kind, part in self._bookkeeping().items():
+            part.restore(_part(saved, kind))
         self._accepted = {client: tag for client, (tag, _) in states.items()}
         self._digests = {client: digest for client, (_, digest) in states.items()}
         vars(self).update(vectors)
@@ -448,6 +505,11 @@ class FederatedStrategy(Strategy):
         tags = {client: tag for client, (tag, _) in accepted_states(saved).items()}
         self._checkpoints = [*self._checkpoints[-1:], tags]
         self.deliveries.checkpointed(files_of(_part(saved, "undelivered")))
+
+    def _bookkeeping(self) -> dict[str, Admission | Attendance]:
+        """Return what checkpoints hold since later versions only: an old one has none of it."""
+        parts = {"admission": self.admission, "attendance": self.attendance}
+        return {kind: part for kind, part in parts.items() if part}
 
     def _vectors(self) -> Arrays:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}

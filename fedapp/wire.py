@@ -246,9 +246,7 @@ def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
         head["kept-clients"], head["kept-tags"] = (
             list(column) for column in zip(*pairs, strict=True)
         )
-    if facts := invitation.facts:
-        head["image-shape"], head["num-classes"] = list(facts.shape), facts.num_classes
-        head["pixel-mean"], head["pixel-std"] = list(facts.mean), list(facts.std)
+    head |= facts_head(invitation.facts)
     owned = [(c, name, a) for c, arrays in invitation.own.items() for name, a in arrays.items()]
     if not owned:
         return RecordDict({"round": ConfigRecord(head), "shared": shared})
@@ -308,13 +306,26 @@ def unpack_invitation(content: RecordDict) -> Invitation:
         shared=arrays_of(shared),
         own=own,
         kept=kept,
-        facts=_facts(head),
+        facts=facts_of(head),
         digests=digests,
         durable=head.get("durable") is True,
     )
 
 
-def _facts(head: dict[str, Any]) -> ImageFacts | None:
+def facts_head(facts: ImageFacts | None) -> dict[str, Any]:
+    """Write what nodes with data of their own must know of the images."""
+    if facts is None:
+        return {}
+    return {
+        "image-shape": list(facts.shape),
+        "num-classes": facts.num_classes,
+        "pixel-mean": list(facts.mean),
+        "pixel-std": list(facts.std),
+    }
+
+
+def facts_of(head: Mapping[str, Any]) -> ImageFacts | None:
+    """Read what `facts_head` wrote."""
     if "image-shape" not in head:
         return None
     keys = ("image-shape", "num-classes", "pixel-mean", "pixel-std")

@@ -161,13 +161,16 @@ def hosting(data: bytes) -> None:
     if (content := arrived(data)) is None:
         return
     try:
-        clients = Hosting(10)._clients_of(answer(content))
+        report = Hosting(10)._report_of(answer(content))
     except WireError as error:
         assert len(str(error)) <= wire.LONGEST_TEXT
         assert str(error).isprintable()
         return
-    assert len(set(clients)) == len(clients)
-    assert all(type(c) is int and 0 <= c < 10 for c in clients)
+    assert len(set(report.clients)) == len(report.clients)
+    assert all(type(c) is int and 0 <= c < 10 for c in report.clients)
+    assert report.samples is None or type(report.samples) is int
+    assert len(report.problem) <= wire.LONGEST_TEXT
+    assert report.problem.isprintable()
 
 
 def hosting_seeds() -> Iterator[bytes]:
@@ -175,6 +178,8 @@ def hosting_seeds() -> Iterator[bytes]:
     for said in ([0, 3, 6], *ODD):
         yield sent(RecordDict({"hosting": ConfigRecord({"clients": said})}))
         yield sent(RecordDict({"hosting": ConfigRecord({"error": said})}))
+        for key in ("samples", "own-data", "problem"):
+            yield sent(RecordDict({"hosting": ConfigRecord({"clients": [1], key: said})}))
 
 
 def invitation(data: bytes) -> None:

@@ -544,6 +544,7 @@ def test_nodes_with_mistakes_and_a_lost_state(tmp_path: Path) -> None:
     keys: dict[str, Value] = {
         "algorithm": "scaffold", "model": "mlp-10", "num_clients": 3, "clients_per_round": 3, "num_rounds": 1000,
         "results_dir": str(tmp_path), "run_name": "run", "round_timeout": LATE,
+        "require_all_clients": "no",
     }  # fmt: skip
     home = tmp_path / "home"
     home.mkdir()

@@ -681,22 +681,6 @@ class Claims(InlineGrid):
         return Message(RecordDict({"hosting": ConfigRecord(claim)}), reply_to=message)
 
 
-def test_who_claims_everything_takes_nothing_from_others(caplog: pytest.LogCaptureFixture) -> None:
-    all_of_them = {"clients": list(range(6))}
-    grid = Claims(greedy=all_of_them, one={"clients": [0, 3]}, two={"clients": [1, 4]})
-    hosting = Hosting(6)
-    with caplog.at_level("WARNING", logger="flwr"):
-        for _ in range(2):
-            hosting.update(grid)
-            hosting._nodes = set()
-    assert hosting.node_of == {0: 2, 3: 2, 1: 3, 4: 3, 2: 1, 5: 1}
-    (told,) = caplog.messages
-    assert "Node 1 claims 4 clients that other nodes host, such as client 0" in told
-    del grid._contexts[2]
-    hosting.update(grid)
-    assert hosting.node_of == {0: 1, 3: 1, 1: 3, 4: 3, 2: 1, 5: 1}, "who is there serves"
-
-
 @pytest.mark.parametrize(
     ("claim", "clients"),
     [

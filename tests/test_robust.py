@@ -22,6 +22,7 @@ KEYS: dict[str, Value] = {
     "num_rounds": 40,
     "quadratic__heterogeneity": 0.0,
     "lr": 0.3,
+    "max_update_ratio": 0.0,  # or no giant reaches the rules that are tested here
 }
 HOSTILE = 4
 

@@ -1,0 +1,385 @@
+"""Nodes before and during a run: whose clients they host, what they report, and who took part."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedapp import client_app, hosting, server_app
+from fedapp.attendance import Attendance
+from fedapp.config import Value, parse_run_config
+from fedapp.console import MOST_NODES
+from fedapp.engine import InlineGrid
+from fedapp.errors import ConfigError, RunError
+from fedapp.hosting import Hosting
+from fedapp.strategy import MOST_TOLD_OF_NODE
+from tests.conftest import kebab, read_rounds
+from tests.test_checkpoint import in_round, killed
+from tests.test_hostile import NASTY, Claims, played
+from tests.test_own_data import write_shards
+
+SMALL: dict[str, Value] = {
+    "model": "mlp-4", "num-clients": 6, "clients-per-round": 6, "num-rounds": 3, "local-steps": 1,
+    "partition": "iid", "node-timeout": 0.5, "round-retries": 0,
+}  # fmt: skip
+REFUSED = "The server lets this node host no clients: "
+
+
+class Nodes(InlineGrid):
+    """Nodes whose configs a test sets, and that come and go before the round that it names."""
+
+    def __init__(self, config: Any, *node_configs: dict[str, Any]) -> None:
+        super().__init__(client_app.app, config.flat(), len(node_configs))
+        for context, own in zip(self._contexts.values(), node_configs, strict=True):
+            context.node_config |= own
+        self.before: dict[int, Callable[[], object]] = {}  # round -> what happens before it
+        self.round = 0
+        self.served: list[tuple[str, int]] = []
+
+    def get_node_ids(self) -> list[int]:
+        self.before.pop(self.round + 1, lambda: None)()
+        return list(self._contexts)
+
+    def _serve(self, message: Message) -> Message:
+        self.served.append((message.metadata.message_type, message.metadata.dst_node_id))
+        if message.metadata.message_type == "train":
+            self.round = message.content.config_records["round"]["round"]  # type: ignore[assignment]
+        return super()._serve(message)
+
+    def add(self, node: int, **node_config: Any) -> None:
+        """Let a node come."""
+        (first, *_) = self._contexts.values()
+        own: dict[str, Any] = {"partition-id": 0, "num-partitions": 3}
+        own |= {key.replace("_", "-"): value for key, value in node_config.items()}
+        context = copy.deepcopy(first)
+        context.node_config = own
+        self._contexts[node] = context
+
+
+def place(place: int, places: int = 3, **more: Any) -> dict[str, Any]:
+    return {"partition-id": place, "num-partitions": places} | more
+
+
+def grid_of(*node_configs: dict[str, Any], **keys: Value) -> tuple[Any, Nodes]:
+    config = parse_run_config(SMALL | kebab(keys))
+    return config, Nodes(config, *node_configs)
+
+
+# Claims.
+
+
+def test_two_nodes_with_the_same_clients_end_the_run_before_it_begins(tmp_path: Path) -> None:
+    config, grid = grid_of(place(0), place(1), place(2), place(1), results_dir=str(tmp_path))
+    with pytest.raises(RunError, match="Nodes 2 and 4 both claim 2 clients, such as client 1") as e:
+        server_app.run(grid, config)
+    assert "partition-id" in str(e.value)
+    assert "node-partitions" in str(e.value)
+    hosting = Hosting(6)
+    with pytest.raises(RunError, match="Nodes 2 and 4"):
+        hosting.wait_for_all(grid, 0.1)
+    assert [bool(row.problem) for row in hosting.rows()] == [False, True, False, True]
+    assert not [kind for kind, _ in grid.served if kind == "train"]
+
+
+@pytest.mark.parametrize("claim", [[0], [0, 1, 2, 3, 4, 5], [5, 0]])
+def test_neither_a_short_nor_a_long_claim_takes_a_client_from_its_node(
+    claim: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    honest = {"clients": [0, 2, 4]}, {"clients": [1, 3]}
+    with pytest.raises(RunError, match=r"Nodes \d and \d both claim .* such as client 0"):
+        Hosting(6).update(Claims(one=honest[0], two=honest[1], three={"clients": claim}))
+    grid = Claims(one=honest[0], two=honest[1], three={"clients": [5]})
+    hosting = Hosting(6)
+    hosting.wait_for_all(grid, 0.1)
+    grid.claims[4] = {"clients": claim}
+    grid._contexts[4] = grid._contexts[1]
+    for _ in range(3):
+        hosting._nodes = set()
+        hosting.update(grid)
+    assert hosting.node_of == {0: 1, 2: 1, 4: 1, 1: 2, 3: 2, 5: 3}
+    (told,) = caplog.messages
+    assert told.startswith("Node 4 is refused: it claims ")
+    assert hosting.rows()[3].problem in told
+    assert hosting.rows()[3].clients == []
+
+
+def test_a_late_claim_is_refused_in_the_node_s_own_log_until_the_other_has_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, grid = grid_of(place(0), place(1), place(2), results_dir=str(tmp_path), num_rounds=6)
+    grid.before[3] = lambda: grid.add(9, partition_id=1)
+    grid.before[5] = lambda: grid._contexts.pop(2)
+    directory = server_app.run(grid, config).path
+    refused = [r for r in caplog.records if r.message.startswith(REFUSED)]
+    assert [r.levelname for r in refused] == ["ERROR"]
+    assert "it claims 2 clients that node 2 hosts, such as client 1" in refused[0].message
+    trained = [node for kind, node in grid.served if kind == "train"]
+    assert trained == [1, 2, 3] * 4 + [1, 9, 3] * 2
+    assert "Node 9 hosts its 2 clients from now on" in caplog.messages
+    assert [r["clients"] for r in read_rounds(directory)] == [6] * 6
+
+
+def test_a_node_that_is_back_comes_before_one_that_is_new() -> None:
+    _, grid = grid_of(place(0), place(1), place(2))
+    hosting = Hosting(6)
+    hosting.wait_for_all(grid, 0.1)
+    away = grid._contexts.pop(3)
+    del grid._contexts[2]
+    hosting.update(grid)
+    assert sorted(hosting.node_of) == [0, 3]
+    grid.add(2, partition_id=2)
+    grid._contexts[3] = away
+    hosting.update(grid)
+    assert {hosting.node_of[2], hosting.node_of[5]} == {3}
+
+
+def test_a_map_decides_who_hosts_what(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    thief, wrong = place(1), place(0, 2)
+    config, grid = grid_of(
+        thief, place(0), place(1), place(2), wrong,
+        results_dir=str(tmp_path), node_partitions="2=0 3=1, 4=2 5=2",
+    )  # fmt: skip
+    directory = server_app.run(grid, config).path
+    assert {node for kind, node in grid.served if kind == "train"} == {2, 3, 4}
+    assert [r["clients"] for r in read_rounds(directory)] == [6] * 3
+    refused = [r.message for r in caplog.records if r.message.startswith(REFUSED)]
+    assert refused[0] == f"{REFUSED}node-partitions does not name this node"
+    assert "gives it partition 2 of 3" in refused[1]
+    assert "partition-id=2 num-partitions=3" in refused[1]
+    assert len(refused) == 2
+
+
+@pytest.mark.parametrize("text", ["1", "1=a", "1=1", "1=0 1=1", "-1=0", "1=0 2=2", "1=0;2=1"])
+def test_a_map_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="node-partitions = "):
+        parse_run_config({"node-partitions": text})
+
+
+# Before the first round.
+
+
+def own_data(tmp_path: Path, count: int = 3) -> list[dict[str, Any]]:
+    keys: dict[str, Value] = {"num-clients": count, "clients-per-round": 1, "partition": "iid"}
+    shards = write_shards(tmp_path, keys)
+    return [place(p, count, **{"data-dir": shard}) for p, shard in enumerate(shards)]
+
+
+def test_the_nodes_are_shown_before_the_first_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = own_data(tmp_path)
+    config, grid = grid_of(*nodes, results_dir=str(tmp_path / "results"))
+    server_app.run(grid, config)
+    before, _, after = capsys.readouterr().out.partition("round 1/3")
+    lines = [line.split() for line in before.splitlines()]
+    assert ["node", "clients", "samples", "state"] in lines
+    for node in range(1, 4):
+        assert [str(node), f"{node - 1},", f"{node + 2}", "479", "ready"] in lines
+    assert "6 of 6 clients have a node" in before
+    assert "took part      all 6 clients, 3 times" in after
+
+
+def test_a_missing_node_with_data_of_its_own_ends_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = own_data(tmp_path)[:2]
+    config, grid = grid_of(*nodes, results_dir=str(tmp_path / "results"))
+    with pytest.raises(RunError, match="data of their own, so every client needs a node") as caught:
+        server_app.run(grid, config)
+    assert "2 clients had none, such as client 2 (no node hosts it)" in str(caught.value)
+    assert "4 of 6 clients have a node" in capsys.readouterr().out
+    assert not [kind for kind, _ in grid.served if kind == "train"]
+    config, grid = grid_of(*nodes, results_dir=str(tmp_path / "results"), require_all_clients="no")
+    rounds = read_rounds(server_app.run(grid, config).path)
+    assert [r["clients"] for r in rounds] == [4] * 3
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "took part 4 of 6 clients, 3 times" in shown
+    assert "never took part 2 clients (no node: 2, 5)" in shown
+
+
+def test_without_data_of_their_own_nodes_are_required_only_if_asked_for(tmp_path: Path) -> None:
+    keys: dict[str, Value] = {"results_dir": str(tmp_path)}
+    config, grid = grid_of(place(0), place(1), **keys)
+    assert len(read_rounds(server_app.run(grid, config).path)) == 3
+    config, grid = grid_of(place(0), place(1), **keys, require_all_clients="yes")
+    with pytest.raises(
+        RunError, match='With require-all-clients = "yes" every client needs a node'
+    ):
+        server_app.run(grid, config)
+
+
+def test_a_node_whose_data_are_wrong_is_waited_for_until_they_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = own_data(tmp_path)
+    data = Path(nodes[1]["data-dir"])
+    data.rename(tmp_path / "elsewhere")
+    config, grid = grid_of(*nodes, results_dir=str(tmp_path / "results"))
+    with pytest.raises(RunError, match=r"client 1 \(node 2: The node's data-dir = .* is not there"):
+        server_app.run(grid, config)
+    assert sum(m.startswith("Node 2 cannot train: ") for m in caplog.messages) == 1
+    monkeypatch.setattr(hosting, "FIRST_PAUSE", 0.01)
+    config, grid = grid_of(*nodes, results_dir=str(tmp_path / "results"), node_timeout=60.0)
+    serve, asked = grid._serve, [0]
+
+    def fixed_when_asked_again(message: Message) -> Message:
+        asked[0] += message.metadata.dst_node_id == 2
+        if asked[0] == 2 and not data.exists():
+            (tmp_path / "elsewhere").rename(data)
+        return serve(message)
+
+    vars(grid)["_serve"] = fixed_when_asked_again
+    rounds = read_rounds(server_app.run(grid, config).path)
+    assert [(r["clients"], r["failures"]) for r in rounds] == [(6, 0)] * 3
+
+
+def test_a_simulation_s_nodes_are_asked_for_little(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, grid = grid_of(place(0), place(1), place(2), results_dir=str(tmp_path))
+    replies: list[Message] = []
+    serve = grid._serve
+
+    def kept(message: Message) -> Message:
+        replies.append(serve(message))
+        return replies[-1]
+
+    vars(grid)["_serve"] = kept
+    server_app.run(grid, config)
+    said = [r.content["hosting"] for r in replies if "hosting" in r.content]
+    assert [list(record) for record in said] == [["clients"]] * 3
+    shown = capsys.readouterr().out.partition("round 1/3")[0]
+    assert "have a node" not in shown
+    assert "samples" not in shown
+
+
+@pytest.mark.parametrize("where", ["server", "client"])
+def test_with_privacy_a_node_does_not_say_how_many_samples_it_has(
+    where: str, tmp_path: Path
+) -> None:
+    nodes = own_data(tmp_path)
+    config, grid = grid_of(*nodes, dp__clip=1.0, dp__where=where)
+    from fedapp import wire
+    from fedapp.models import make_problem
+
+    facts = wire.facts_head(make_problem(config).facts)
+    hosting = Hosting(6)
+    hosting.wait_for_all(grid, 0.1, 1, "yes", {"shared-data": True, **facts})
+    assert [(r.samples, r.problem) for r in hosting.rows()] == [(None, "")] * 3
+    assert hosting.has_own_data()
+
+
+@pytest.mark.parametrize("samples", [-1, 2**60, True, "many", [3], 0.5, NASTY])
+def test_what_nodes_report_is_distrusted(samples: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    claim = {"clients": [0], "samples": samples, "own-data": "yes", "problem": NASTY}
+    hosting = Hosting(1)
+    hosting.update(Claims(node=claim))
+    (row,) = hosting.rows()
+    assert row.samples is None
+    assert row.problem.isprintable()
+    assert len(row.problem) <= 300
+    assert not hosting.has_own_data()
+    hosting = Hosting(1)
+    hosting.update(Claims(node={"clients": [0], "problem": [1]}))
+    assert hosting.rows()[0].problem == "it does not say why"
+
+
+def test_a_server_s_refusal_is_one_printable_line(caplog: pytest.LogCaptureFixture) -> None:
+    _, grid = grid_of(place(0, 1))
+    for reason in (NASTY, 7, [NASTY]):
+        content = RecordDict({"refused": ConfigRecord({"reason": reason})})
+        (reply,) = grid.send_and_receive([Message(content, 1, "query")])
+        assert not reply.has_error()
+    told = [r.message for r in caplog.records if r.message.startswith(REFUSED)]
+    assert len(told) == 3
+    assert all(m.isprintable() and len(m) < 400 for m in told)
+
+
+def test_very_many_nodes_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    from fedapp.console import RunConsole
+
+    class Place:
+        path = Path("here")
+
+    config = parse_run_config({})
+    console = RunConsole(config, Place(), 1)  # type: ignore[arg-type]
+    claims = {f"n{n}": {"clients": [n]} for n in range(70)}
+    hosting = Hosting(80)
+    hosting.update(Claims(**claims))
+    console.nodes(hosting, deployed=True)
+    shown = capsys.readouterr().out
+    assert shown.count(" ready") == MOST_NODES + 1
+    assert "and 20 more nodes, 0 of them not ready" in shown
+    assert "70 of 80 clients have a node" in shown
+
+
+# Who took part.
+
+
+def test_attendance_by_hand() -> None:
+    attendance = Attendance(6)
+    assert attendance.summary(range(6)) == [("never took part", "6 clients (not drawn: 6)")]
+    attendance.took_part([0, 1, 2])
+    assert attendance.summary(range(6))[0] == ("took part", "3 of 6 clients, once")
+    attendance.took_part([0, 1])
+    attendance.failed({3: "", 2: ""})
+    attendance.failed([3])
+    assert attendance.summary([0, 1, 2, 3, 4]) == [
+        ("took part", "3 of 6 clients, 1 to 2 times"),
+        ("never took part", "3 clients (failed each time: 3; no node: 5; not drawn: 1)"),
+        ("failed at times", "1 client: 2 (1 of 2 times)"),
+        ("no node at the end", "1 client: 5"),
+    ]
+    many = Attendance(1000)
+    many.took_part(range(1000))
+    assert many.summary(range(1000)) == [("took part", "all 1000 clients, once")]
+    many.failed(range(1000))
+    assert all(len(text) < 300 for _, text in many.summary([]))
+
+
+def test_who_took_part_counts_all_rounds_of_a_run_that_went_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys: dict[str, Value] = {
+        "results_dir": str(tmp_path), "run_name": "run", "num_rounds": 7, "checkpoint_every": 2,
+    }  # fmt: skip
+    config, grid = grid_of(place(0, 1), **keys)
+    with pytest.MonkeyPatch.context() as patch:
+        in_round(6)(patch)
+        killed(lambda: server_app.run(grid, config))
+    config, grid = grid_of(place(0, 1), **keys, resume=True)
+    server_app.run(grid, config)
+    assert "all 6 clients, 7 times" in capsys.readouterr().out
+
+
+def test_nodes_that_vanish_are_in_the_closing_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, grid = grid_of(place(0), place(1), place(2), results_dir=str(tmp_path), num_rounds=6)
+    grid.before[3] = lambda: (grid._contexts.pop(2), grid._contexts.pop(3))
+    server_app.run(grid, config)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "took part all 6 clients, 2 to 6 times" in shown
+    assert "no node at the end 4 clients: 1, 2, 4, 5" in shown
+
+
+# Log lines.
+
+
+def test_a_node_with_many_clients_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = copy.deepcopy(played("fedavg").strategy)
+    caplog.clear()
+    strategy.hosting.node_of = {client: 1 + client // 1000 for client in range(2000)}
+    with caplog.at_level("WARNING", logger="flwr"):
+        for number in range(3):
+            strategy._tell_why({c: f"excuse {number} of {c}" for c in range(1000)})
+        strategy._tell_why({1500: "a cable is broken", 3: "once more"})
+    told = [m for m in caplog.messages if "excuse" in m]
+    assert len(told) == MOST_TOLD_OF_NODE
+    (more,) = [m for m in caplog.messages if "further ones" in m]
+    assert "Clients of node 1 failed" in more
+    assert "Client 1500 failed: a cable is broken" in caplog.messages, "other nodes are heard"
+    assert len(caplog.messages) == MOST_TOLD_OF_NODE + 2
