@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -174,7 +175,6 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.head: dict[str, Any] = {}
         self.accuracy: dict[Cell, float | None] = {}
         self.seconds = 0.0
         if path.exists():
@@ -211,6 +211,7 @@ class Results:
         write_atomically(self.path, lambda path: path.write_text(text + "\n"))
 
 
+@lru_cache
 def _commit() -> str:
     asked = ["git", "-C", str(Path(__file__).parents[1]), "rev-parse", "HEAD"]
     return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
