@@ -126,9 +126,9 @@ class AttackedGrid(InlineGrid):
         if not records:  # not a round
             return answers
         if self.absent:
-            for answer in answers:
-                for client in self.hostile:
-                    del answer.content[f"client.{client}"], answer.content[f"metrics.{client}"]
+            for answer, client in itertools.product(answers, self.hostile):
+                for name in (f"client.{client}", f"metrics.{client}"):
+                    answer.content.pop(name, None)
         if self.attack:
             sent = {client: wire.decode(record["u"]) for client, record in records.items()}
             honest = np.stack([u for client, u in sent.items() if client not in self.hostile])

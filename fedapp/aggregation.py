@@ -115,7 +115,8 @@ class MultiKrum:
         distances = square_distances(rows)
         np.fill_diagonal(distances, np.inf)  # a row is not its own neighbour
         closest = np.sort(distances, axis=1)[:, : max(n - self.f - 2, 1)]
-        scores = closest.sum(axis=1)
+        with np.errstate(over="ignore"):  # an infinite score is a bad one
+            scores = closest.sum(axis=1)
         best = np.sort(np.argsort(scores, kind="stable")[: max(n - self.f, 1)])
         weights = np.zeros(n)
         weights[best] = 1 / len(best)

@@ -190,23 +190,22 @@ class FederatedStrategy(Strategy):
     def _demand_what_can_be_robust(self) -> None:
         """Refuse a robust aggregate, or clipping, where the rule does not survive it."""
         config = self.config
-        if config.aggregation != "mean" or config.mixing != "none":
-            key = "aggregation" if config.aggregation != "mean" else "mixing"
-            rule, without = (
-                (config.aggregation, "mean") if key == "aggregation" else ("nnm", "none")
-            )
+        keys = {"aggregation": (config.aggregation, "mean"), "mixing": (config.mixing, "none")}
+        for key, (rule, default) in keys.items():
+            if rule == default:
+                continue
             if not self.rule_is_a_mean:
                 raise ConfigError(
                     f"{config.algorithm} relies on sums over its clients, which {key} = "
-                    f'"{rule}" is not: set {key} = "{without}".'
+                    f'"{rule}" is not: set {key} = "{default}".'
                 )
             self.demand_uniform_weighting(f"The {rule} has no weights")
             if config.dp.clip:
                 raise ConfigError(
                     f"The noise is made for a mean, and a {rule} can move further: set "
-                    f'{key} = "{without}", or dp.clip = 0.'
+                    f'{key} = "{default}", or dp.clip = 0.'
                 )
-            self.min_clients = max(self.min_clients, least_updates(config))
+        self.min_clients = max(self.min_clients, least_updates(config))
         for text in advice(config):
             self._warn_once(text, text)
         if config.max_update_norm and config.too_long == "clip" and not self.rule_is_a_mean:
