@@ -176,10 +176,11 @@ class Results:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.accuracy: dict[Cell, float | None] = {}
+        self.commits: list[str] = []  # at which runs were made
         self.seconds = 0.0
         if path.exists():
             content = json.loads(path.read_text())
-            self.seconds = content["seconds"]
+            self.commits, self.seconds = content["commits"], content["seconds"]
             for run in content["runs"]:
                 accuracy = run.pop("accuracy")
                 self.accuracy[Cell(**run)] = accuracy
@@ -190,25 +191,29 @@ class Results:
             started = time.perf_counter()
             self.accuracy[cell] = cell.run()
             self.seconds += time.perf_counter() - started
-            self._save()
+            self.commits = list(dict.fromkeys([*self.commits, _commit()]))
+            self.save()
         return self.accuracy[cell] or 0.0
 
-    def _save(self) -> None:
-        content = {
+    def save(self) -> None:
+        """Write the file: one line for each run."""
+        head = {
             "command": "python -m benchmarks.attacks",
-            "commit": _commit(),
+            "commits": self.commits,
             "seeds": SEEDS,
-            "tuning_seed": TUNING_SEED,
-            "step_sizes": STEP_SIZES,
+            "tuning-seed": TUNING_SEED,
+            "step-sizes": STEP_SIZES,
             "keys": KEYS,
             "methods": METHODS,
             "partitions": PARTITIONS,
             "attacks": {"sign-flip": FLIPPED, "IPM": EPSILON, "ALIE": Z},
-            "seconds": self.seconds,
-            "runs": [{**asdict(cell), "accuracy": a} for cell, a in self.accuracy.items()],
+            "seconds": round(self.seconds),
         }
-        text = json.dumps(content, indent=1)
-        write_atomically(self.path, lambda path: path.write_text(text + "\n"))
+        runs = [json.dumps({**asdict(cell), "accuracy": a}) for cell, a in self.accuracy.items()]
+        fields = [f'"{name}": {json.dumps(value)}' for name, value in head.items()]
+        fields.append('"runs": [\n' + ",\n".join(runs) + "\n]")
+        text = "{\n" + ",\n".join(fields) + "\n}\n"
+        write_atomically(self.path, lambda path: path.write_text(text))
 
 
 @lru_cache

@@ -150,9 +150,12 @@ def test_the_geometric_median_takes_the_papers_steps(monkeypatch: pytest.MonkeyP
 
 
 def test_krum_by_hand() -> None:
-    """n = 5, f = 1: two neighbours count. Scores of 0, 1, 2, 4, 100: 1+4, 1+1, 1+4, 4+9, 96^2+98^2. The worst goes."""
-    rows = [np.array([v]) for v in (0.0, 1.0, 2.0, 4.0, 100.0)]
-    assert MultiKrum(1)(rows)[0] == 7 / 4
+    """n = 5, f = 1: two neighbours count, and the worst row goes.
+
+    Scores of 0, 1, 4, 5, 7: 1 + 16, 1 + 9, 1 + 9, 1 + 4, 4 + 9. With one neighbour more or less, 7 would go.
+    """
+    rows = [np.array([v]) for v in (0.0, 1.0, 4.0, 5.0, 7.0)]
+    assert MultiKrum(1)(rows)[0] == (1 + 4 + 5 + 7) / 4
 
 
 def test_clipping_by_hand() -> None:

@@ -62,7 +62,8 @@ def test_runs_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     accuracy = Results(tmp_path / "attacks.json").of(cell)
     assert 0 < accuracy < 1
     content = json.loads((tmp_path / "attacks.json").read_text())
-    assert content["commit"]
+    assert len(content["runs"]) == 1
+    assert len(content["commits"]) == 1
     monkeypatch.setattr(Cell, "run", lambda self: 0.25 + 0.25 * self.seed)
     results = Results(tmp_path / "attacks.json")
     assert results.of(cell) == accuracy  # not run again
