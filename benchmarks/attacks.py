@@ -1,4 +1,4 @@
-"""Aggregation rules among hostile clients: `python -m benchmarks.attacks [--out attacks.json] [--table]`.
+"""Aggregation rules among hostile clients: `python -m benchmarks.attacks [--out FILE.json] [--table]`.
 
 FedAvg on digits, 20 clients in every round, 4 of them hostile, through the real ServerApp and ClientApp on InlineGrid. The hostile
 clients collude and know everything: what they send is written over their true answers after all honest ones are in.
@@ -75,6 +75,7 @@ METHODS: dict[str, dict[str, Value]] = {
 STEP_SIZES = (0.1, 0.3, 1.0)
 TUNING_SEED = 100
 SEEDS = (0, 1, 2)
+MARKS = ("<!-- benchmarks.attacks -->", "<!-- end -->")  # around the tables in a document
 
 # What a hostile client sends, of its own update and the honest ones'.
 
@@ -274,6 +275,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("attacks.json"))
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--document", type=Path, help="a Markdown file to write the tables into")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results = Results(arguments.out)
@@ -283,7 +285,18 @@ def main() -> None:
             accuracy = results.of(cell)
             if not known:
                 print(f"{cell} {accuracy:.3f} {results.seconds:.0f} s", file=sys.stderr, flush=True)
-    print(tables(results, arguments.seeds))
+    text = tables(results, SEEDS)
+    print(text)
+    if arguments.document:
+        before, _, after = split_document(arguments.document.read_text())
+        arguments.document.write_text(f"{before}\n\n{text}\n{after}")
+
+
+def split_document(text: str) -> tuple[str, str, str]:
+    """Return what comes before the tables of a document, the tables, and what comes after."""
+    before, rest = text.split(MARKS[0])
+    within, after = rest.split(MARKS[1])
+    return before + MARKS[0], within.strip(), MARKS[1] + after
 
 
 if __name__ == "__main__":

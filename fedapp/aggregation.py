@@ -197,8 +197,8 @@ class NearestNeighborMixing:
         weights = np.zeros((n, n))
         np.put_along_axis(weights, nearest, 1 / kept, axis=1)
         with threadpool_limits(1):  # equal bits whatever else the machine does
-            mixed = np.concatenate([weights @ part for part in _parts(rows)], axis=1)
-        return list(mixed.astype(rows[0].dtype))
+            parts = [(weights @ part).astype(rows[0].dtype) for part in _parts(rows)]
+        return list(np.concatenate(parts, axis=1))
 
 
 def square_distances(rows: Rows) -> Matrix:

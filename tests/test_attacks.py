@@ -16,6 +16,8 @@ from fedapp.models import make_problem
 from fedapp.registry import make_strategy
 from fedapp.wire import Update
 
+DOCS = Path(__file__).parents[1] / "docs"
+
 
 def first_round(attack: str) -> dict[int, Update]:
     """Return what the server accepts in a round with hostile clients 3, 7, 11 and 15."""
@@ -27,7 +29,7 @@ def first_round(attack: str) -> dict[int, Update]:
     how = ConfigRecord({"attempt": 0, "run": "run"})
     messages = list(strategy.configure_train(1, strategy.arrays(), how, grid))
     accepted: list[Any] = []
-    strategy.aggregate = accepted.extend  # type: ignore[method-assign]
+    vars(strategy)["aggregate"] = accepted.extend
     strategy.aggregate_train(1, grid.send_and_receive(messages))
     return {update.client: update for update in accepted}
 
@@ -72,3 +74,10 @@ def test_runs_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     text = attacks.tables(results, (0, 1, 2))
     assert text.count("0.38 (0.25..0.50) (2 seeds)") == 3 * (12 * 4 + 1)
     assert attacks.tables(results, (0, 1)).count("0.38 (0.25..0.50) |") == 3 * (12 * 4 + 1)
+
+
+def test_the_document_has_the_tables_of_the_file() -> None:
+    results = Results(DOCS / "robustness" / "attacks.json")
+    _, written, _ = attacks.split_document((DOCS / "robustness.md").read_text())
+    assert written == attacks.tables(results, attacks.SEEDS).strip()
+    assert all(commit in (DOCS / "robustness.md").read_text() for commit in results.commits)
