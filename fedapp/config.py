@@ -317,10 +317,17 @@ class RunConfig(_Table):
     weighting: Literal["uniform", "examples"] = Field(
         "uniform", description="how updates are averaged"
     )
-    aggregation: Literal["mean", "median", "trimmed-mean"] = Field(
-        "mean", description="of the updates, number by number"
+    aggregation: Literal[
+        "mean", "median", "trimmed-mean", "multi-krum", "geometric-median", "centered-clipping"
+    ] = Field("mean", description="how updates become one: see docs/robustness.md")
+    mixing: Literal["none", "nnm"] = Field("none", description="of the updates, before that")
+    hostile: float = Field(
+        0.0, ge=0, lt=0.5, description="share of clients assumed hostile; 0: not said"
     )
     trim: float = Field(0.1, ge=0, lt=0.5, description="share left out at each end (trimmed-mean)")
+    clip_radius: float = Field(
+        0.0, ge=0, description="tau of centered-clipping; 0: the median distance from the centre"
+    )
     max_examples: int = Field(0, ge=0, description="that a client may claim; 0: no limit")
     max_update_norm: float = Field(0.0, ge=0, description="of a vector that is sent; 0: no limit")
     too_long: Literal["reject", "clip"] = Field(

@@ -4,7 +4,6 @@ An algorithm implements `aggregate`, and where it needs to `setup`, `broadcast` 
 """
 
 import logging
-import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,6 +20,13 @@ from numpy.typing import NDArray
 
 from fedapp import costs, wire
 from fedapp.admission import Admission
+from fedapp.aggregation import (
+    advice,
+    buffer_rule_of,
+    least_updates,
+    rule_of,
+    weighted_mean,
+)
 from fedapp.attendance import Attendance
 from fedapp.client import Client
 from fedapp.compression import Compressor
@@ -94,6 +100,9 @@ class FederatedStrategy(Strategy):
         self.attendance = None if secret else Attendance(config.num_clients)
         self._all_too_long = False  # each update of every attempt at this round
         self._demand_what_can_be_robust()
+        self._rule, self._buffer_rule = rule_of(config), buffer_rule_of(config)
+        self.centre: Vector | None = None  # the last mean, for a rule that recalls it
+        self._forget_centre()
         self.privacy = Privacy(config) if config.dp.clip else None
         if self.privacy:
             self.privacy.demand(self.rule_is_a_mean, buffers.size)
@@ -140,29 +149,19 @@ class FederatedStrategy(Strategy):
     def mean(self, updates: Sequence[Update], name: str = "u") -> NDArray[Any]:
         """Return the mean over the cohort; with `weighting = "examples"`, weighted by data.
 
-        With another `aggregation`, the median of each number, or the mean without the extremes. With
-        central differential privacy, that of the clipped vectors, with noise.
+        With another `aggregation` or `mixing`, what that rule makes of the updates. With central differential
+        privacy, the mean of the clipped vectors, with noise.
         """
         if self.privacy and self.config.dp.central:
             vectors = [update[name] for update in updates] or [np.zeros_like(self.x)]
             return self.privacy.mean(vectors, self._tag).astype(self.x.dtype)
-        if self.config.aggregation != "mean":
-            return self._robust_mean(np.stack([update[name] for update in updates]))
-        if self.config.weighting == "uniform":
-            return self.sum(updates, name) / len(updates)
-        examples = sum(update.num_examples for update in updates)
-        mean = np.zeros_like(updates[0][name])
-        for update in updates:  # shares of at most 1: nothing can overflow
-            mean += mean.dtype.type(update.num_examples / examples) * update[name]
+        vectors = [update[name] for update in updates]
+        if self.config.weighting == "examples":
+            return weighted_mean(vectors, [update.num_examples for update in updates])
+        mean = self._rule(vectors, self.centre)
+        if self._rule.recalls:
+            self.centre = mean
         return mean
-
-    def _robust_mean(self, vectors: NDArray[Any]) -> NDArray[Any]:
-        if self.config.aggregation == "median":
-            return np.asarray(np.median(vectors, axis=0), vectors.dtype)
-        count = len(vectors)
-        cut = min(math.ceil(self.config.trim * count), (count - 1) // 2)
-        ordered = np.sort(vectors, axis=0)[cut : count - cut]
-        return np.asarray(ordered.mean(axis=0), vectors.dtype)
 
     @staticmethod
     def sum(updates: Sequence[Update], name: str) -> NDArray[Any]:
@@ -201,18 +200,34 @@ class FederatedStrategy(Strategy):
     def _demand_what_can_be_robust(self) -> None:
         """Refuse a robust aggregate, or clipping, where the rule does not survive it."""
         config = self.config
-        if config.aggregation != "mean":
+        keys = {"aggregation": (config.aggregation, "mean"), "mixing": (config.mixing, "none")}
+        for key, (rule, default) in keys.items():
+            if rule == default:
+                continue
             if not self.rule_is_a_mean:
                 raise ConfigError(
-                    f"{config.algorithm} relies on sums over its clients, which aggregation = "
-                    f'"{config.aggregation}" is not: set aggregation = "mean".'
+                    f"{config.algorithm} relies on sums over its clients, which {key} = "
+                    f'"{rule}" is not: set {key} = "{default}".'
                 )
-            self.demand_uniform_weighting(f"The {config.aggregation} has no weights")
+            self.demand_uniform_weighting(f"The {rule} has no weights")
+            if config.dp.clip:
+                raise ConfigError(
+                    f"The noise is made for a mean, and a {rule} can move further: set "
+                    f'{key} = "{default}", or dp.clip = 0.'
+                )
+        self.min_clients = max(self.min_clients, least_updates(config))
+        for text in advice(config):
+            self._warn_once(text, text)
         if config.max_update_norm and config.too_long == "clip" and not self.rule_is_a_mean:
             raise ConfigError(
                 f"{config.algorithm}'s clients go by what they sent, and would not know that it was "
                 'clipped: set too-long = "reject".'
             )
+
+    def _forget_centre(self) -> None:
+        """Start at 0 where the rule recalls its last result; only then is there something to save."""
+        if self._rule.recalls:
+            self.centre = np.zeros_like(self.x)
 
     def warn_of_variance(self) -> None:
         """Tell if the compressor is too coarse for a method that feeds its error back."""
@@ -389,6 +404,7 @@ class FederatedStrategy(Strategy):
         self._accepted, self._digests = {}, {}
         self.deliveries.clear()
         notes = list(self.notes)
+        self._forget_centre()
         self.setup()
         self.notes = notes
 
@@ -408,16 +424,8 @@ class FederatedStrategy(Strategy):
         return answers
 
     def _mean_buffers(self, updates: Sequence[Update]) -> NDArray[Any]:
-        """Return the mean of the model's statistics, which counts each client alike.
-
-        They have no length that a limit could be set to, so where updates have one, their median is taken.
-        """
-        if self.config.aggregation == "mean" and not self.config.max_update_norm:
-            return np.asarray(self.sum(updates, "buffers") / len(updates))
-        vectors = np.stack([update["buffers"] for update in updates])
-        if self.config.aggregation == "mean":
-            return np.asarray(np.median(vectors, axis=0), vectors.dtype)
-        return self._robust_mean(vectors)
+        """Return the mean of the model's statistics, which counts each client alike, or a robust stand-in."""
+        return self._buffer_rule([update["buffers"] for update in updates])
 
     def _all_diverged(self, failures: Mapping[int, str], too_long: Collection[int]) -> bool:
         """Tell whether every update is lost to numbers out of bounds; of several nodes, one's word is not enough."""

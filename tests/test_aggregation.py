@@ -1,0 +1,438 @@
+"""Aggregation rules: each against its paper's definition, and what a few hostile rows can do to it."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from threadpoolctl import threadpool_limits
+
+from fedapp import aggregation
+from fedapp.aggregation import (
+    CenteredClipping,
+    GeometricMedian,
+    Mean,
+    Median,
+    MultiKrum,
+    NearestNeighborMixing,
+    Rule,
+    TrimmedMean,
+)
+from fedapp.checkpoint import Checkpoints
+from fedapp.config import Value, parse_run_config
+from fedapp.errors import ConfigError
+from fedapp.models import make_problem
+from fedapp.plan import Outline, plan
+from fedapp.registry import ALGORITHMS, make_strategy
+from fedapp.wire import Update
+from tests.conftest import RunInline, kebab, read_rounds
+from tests.test_checkpoint import assert_same, before_checkpoint, in_round, killed, run
+
+F = 3
+DOCUMENT = Path(__file__).parents[1] / "docs" / "robustness.md"
+
+
+def robust(f: int = F) -> dict[str, Rule]:
+    """Return the rules that should withstand f hostile rows of 2f + 3 or more."""
+    plain: dict[str, Rule] = {
+        "median": Median(),
+        "trimmed-mean": TrimmedMean(0.3),
+        "multi-krum": MultiKrum(f),
+        "geometric-median": GeometricMedian(),
+        "centered-clipping": CenteredClipping(),
+    }
+    return plain | {f"nnm {name}": NearestNeighborMixing(f, rule) for name, rule in plain.items()}
+
+
+def some_rows(seed: int, n: int = 11, size: int = 7) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, size)) * np.exp(rng.standard_normal((n, 1)))
+
+
+# The papers' definitions, literally: loops over clients, float64, no function of the implementation.
+
+
+def krum_scores(V: Any, f: int) -> list[float]:
+    """Blanchard et al., section 4: s(i) = sum over i -> j of |V_i - V_j|^2, the n - f - 2 closest vectors j."""
+    n = len(V)
+    scores = []
+    for i in range(n):
+        squares = sorted(float(sum((V[i] - V[j]) ** 2)) for j in range(n) if j != i)
+        scores.append(sum(squares[: n - f - 2]))
+    return scores
+
+
+def multi_krum(V: Any, f: int, m: int) -> Any:
+    """Blanchard et al., section 5: the average of the m vectors that score best."""
+    scores = krum_scores(V, f)
+    best = sorted(range(len(V)), key=lambda i: scores[i])[:m]
+    return sum(V[i] for i in best) / m
+
+
+def weiszfeld(w: Any, alpha: Any, nu: float, v: Any, steps: int) -> Any:
+    """Pillutla et al., algorithm 2, from v on: beta_i = alpha_i / max(nu, |v - w_i|), v = sum beta_i w_i / sum beta_i."""
+    for _ in range(steps):
+        beta = [
+            a / max(nu, float(np.sqrt(sum((v - w_i) ** 2))))
+            for a, w_i in zip(alpha, w, strict=True)
+        ]
+        v = sum(b * w_i for b, w_i in zip(beta, w, strict=True)) / sum(beta)
+    return v
+
+
+def centered_clip(x: Any, v: Any, tau: float) -> Any:
+    """Karimireddy et al., algorithm 1, one step: v + 1/n sum of (x_i - v) min(1, tau/|x_i - v|)."""
+    total = np.zeros_like(v)
+    for x_i in x:
+        length = float(np.sqrt(sum((x_i - v) ** 2)))
+        total = total + (x_i - v) * (min(1.0, tau / length) if length else 1.0)
+    return v + total / len(x)
+
+
+def nnm(x: Any, f: int) -> Any:
+    """Allouah et al., algorithm 1: y_i is the average of the n - f vectors closest to x_i."""
+    n = len(x)
+    mixed = []
+    for i in range(n):
+        order = sorted(range(n), key=lambda j: float(sum((x[i] - x[j]) ** 2)))
+        mixed.append(sum(x[j] for j in order[: n - f]) / (n - f))
+    return np.array(mixed)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 3), st.integers(9, 12))
+@settings(max_examples=25, deadline=None)
+def test_rules_are_the_papers(seed: int, f: int, n: int) -> None:
+    x = some_rows(seed, n)
+    centre = some_rows(seed + 1, 1)[0]
+    np.testing.assert_allclose(MultiKrum(f)(list(x)), multi_krum(x, f, n - f), atol=1e-12)
+    for tau in (0.5, 3.0):
+        np.testing.assert_allclose(
+            CenteredClipping(tau)(list(x), centre), centered_clip(x, centre, tau), atol=1e-12
+        )
+    tau = sorted(np.linalg.norm(x - centre, axis=1))[n // 2]
+    if n % 2:  # the median is one of the distances
+        expected = centered_clip(x, centre, tau)
+        np.testing.assert_allclose(CenteredClipping()(list(x), centre), expected, atol=1e-12)
+    np.testing.assert_allclose(
+        NearestNeighborMixing(f, Mean()).mixed(list(x)), nnm(x, f), atol=1e-12
+    )
+    # Not Multi-Krum: mixed rows coincide in groups, of which two may score the same, and rounding decides.
+    for rule in (Mean(), Median(), CenteredClipping(1.0)):
+        np.testing.assert_allclose(
+            NearestNeighborMixing(f, rule)(list(x), centre),
+            rule(list(nnm(x, f)), centre),
+            atol=1e-9,
+        )
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=10, deadline=None)
+def test_the_geometric_median_is_where_weiszfeld_ends(seed: int) -> None:
+    x = some_rows(seed)
+    far = weiszfeld(x, np.full(len(x), 1 / len(x)), 1e-6, x.mean(axis=0), 2000)
+    found = GeometricMedian()(list(x))
+    np.testing.assert_allclose(found, far, atol=1e-3)
+
+    def distances(v: Any) -> float:
+        return float(np.linalg.norm(x - v, axis=1).sum())
+
+    assert distances(found) <= distances(far) * (1 + 1e-6)
+
+
+def test_the_geometric_median_takes_the_papers_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = some_rows(5)
+    for steps in (1, 2, 3):
+        monkeypatch.setattr(aggregation, "WEISZFELD_STEPS", steps)
+        expected = weiszfeld(x, np.full(len(x), 1 / len(x)), 1e-6, np.median(x, axis=0), steps)
+        np.testing.assert_allclose(GeometricMedian()(list(x)), expected, atol=1e-12)
+
+
+def test_krum_by_hand() -> None:
+    """n = 5, f = 1: two neighbours count, and the worst row goes.
+
+    Scores of 0, 1, 4, 5, 7: 1 + 16, 1 + 9, 1 + 9, 1 + 4, 4 + 9. With one neighbour more or less, 7 would go.
+    """
+    rows = [np.array([v]) for v in (0.0, 1.0, 4.0, 5.0, 7.0)]
+    assert MultiKrum(1)(rows)[0] == (1 + 4 + 5 + 7) / 4
+
+
+def test_clipping_by_hand() -> None:
+    """Around 1: of -2, 2, 7 the differences -3, 1, 6 become -2, 1, 2; their mean is 1/3."""
+    rows = [np.array([v]) for v in (-2.0, 2.0, 7.0)]
+    np.testing.assert_allclose(CenteredClipping(2.0)(rows, np.array([1.0])), [4 / 3])
+    np.testing.assert_allclose(CenteredClipping()(rows, np.array([1.0])), [1 + (-3 + 1 + 3) / 3])
+
+
+def test_mixing_by_hand() -> None:
+    """f = 1 of 3: 0 and 1 become 0.5; of 10 the nearest is 1."""
+    mixed = NearestNeighborMixing(1, Mean()).mixed([np.array([v]) for v in (0.0, 1.0, 10.0)])
+    np.testing.assert_allclose(np.concatenate(mixed), [0.5, 0.5, 5.5])
+
+
+# Properties.
+
+
+@pytest.mark.parametrize("name", [name for name in robust() if name != "nnm multi-krum"])
+@given(st.integers(0, 10_000))
+@settings(max_examples=8, deadline=None)
+def test_who_sent_what_does_not_matter(name: str, seed: int) -> None:
+    rule, x, centre = robust()[name], some_rows(seed), some_rows(seed + 1, 1)[0]
+    shuffled = x[np.random.default_rng(seed).permutation(len(x))]
+    np.testing.assert_allclose(rule(list(shuffled), centre), rule(list(x), centre), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", robust())
+def test_equal_rows_are_their_aggregate(name: str) -> None:
+    row = some_rows(3, 1)[0].astype(np.float32)
+    rule = robust()[name]
+    for centre in (row, np.zeros_like(row)):
+        result = rule([row] * 11, centre)
+        np.testing.assert_allclose(result, row, rtol=1e-6)
+        assert result.dtype == np.float32
+
+
+@pytest.mark.parametrize("size", [1e3, 1e9, 1e17])
+@pytest.mark.parametrize("name", robust())
+def test_a_few_rows_move_a_rule_by_a_bounded_distance(name: str, size: float) -> None:
+    """However far, the f hostile rows move the result by no more than a few times the honest rows' spread."""
+    rule, x = robust()[name], some_rows(8).astype(np.float32)
+    centre = x.mean(axis=0)
+    spread = max(np.linalg.norm(a - b) for a, b in itertools.combinations(x, 2))
+    for seed in range(3):
+        direction = some_rows(seed, F).astype(np.float32)
+        for hostile in (direction * size, np.tile(direction[:1] * size, (F, 1))):
+            attacked = np.concatenate([x[: 5 - F], hostile, x[5 - F : len(x) - F]])
+            assert len(attacked) == len(x)
+            moved = np.linalg.norm(rule(list(attacked), centre) - rule(list(x), centre))
+            assert moved <= 2 * spread
+    assert np.linalg.norm(Mean()(list(attacked)) - centre) > size / 100  # the mean follows
+
+
+def test_a_trim_below_the_hostile_share_protects_nobody() -> None:
+    x = some_rows(1, 20)
+    x[:4] += 1e9
+    assert np.abs(TrimmedMean(0.15)(list(x))).max() > 1e6
+    assert np.abs(TrimmedMean(0.2)(list(x))).max() < 10
+
+
+@pytest.mark.parametrize("name", robust())
+def test_bits_do_not_depend_on_threads_or_on_the_sender_of_a_row(name: str) -> None:
+    x = list(some_rows(2, 11, 100_003).astype(np.float32))
+    rule, centre = robust()[name], np.zeros(100_003, np.float32)
+    first = rule(x, centre)
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            np.testing.assert_array_equal(rule([row.copy() for row in x], centre), first)
+    stored = np.stack(x)  # as rows of a matrix, not as arrays of their own
+    np.testing.assert_array_equal(rule(list(stored), centre), first)
+
+
+# In a strategy.
+
+
+def strategy(**keys: Value) -> Any:
+    config = parse_run_config(kebab(QUADRATIC | keys))
+    return make_strategy(config, make_problem(config))
+
+
+QUADRATIC: dict[str, Value] = {
+    "dataset": "quadratic",
+    "num_clients": 9,
+    "clients_per_round": 9,
+    "num_rounds": 40,
+    "quadratic__heterogeneity": 0.0,
+    "lr": 0.3,
+}
+
+
+def updates(x: Any, name: str = "u") -> list[Update]:
+    return [Update(c, {name: row}, 1 + c, 1, 0.0) for c, row in enumerate(x)]
+
+
+def test_the_strategy_uses_the_rule_and_carries_the_centre() -> None:
+    x = some_rows(4, 9, 30).astype(np.float32)
+    made = strategy(aggregation="multi-krum", hostile=0.2, mixing="nnm")
+    expected = NearestNeighborMixing(2, MultiKrum(2))(list(x))
+    np.testing.assert_array_equal(made.mean(updates(x)), expected)
+    assert made.centre is None
+    made = strategy(aggregation="centered-clipping", clip_radius=0.7)
+    first = made.mean(updates(x))
+    np.testing.assert_allclose(first, centered_clip(x, np.zeros(30), 0.7), atol=1e-6)
+    second = made.mean(updates(2 * x))
+    np.testing.assert_allclose(second, centered_clip(2 * x, first, 0.7), atol=1e-6)
+    assert "vector.centre" in made.saved()
+    made._start_afresh()
+    np.testing.assert_array_equal(made.mean(updates(x)), first)
+
+
+def test_the_mean_keeps_its_bits() -> None:
+    x = some_rows(6, 9, 30).astype(np.float32)
+    total = x[0].copy()
+    for row in x[1:]:
+        total += row
+    np.testing.assert_array_equal(strategy().mean(updates(x)), total / 9)
+    shares = np.zeros(30, np.float32)
+    for c, row in enumerate(x):
+        shares += np.float32((1 + c) / 45) * row
+    np.testing.assert_array_equal(strategy(weighting="examples").mean(updates(x)), shares)
+    ordered = np.sort(x, axis=0)
+    np.testing.assert_array_equal(strategy(aggregation="median").mean(updates(x)), ordered[4])
+    trimmed = strategy(aggregation="trimmed-mean", trim=0.2).mean(updates(x))
+    np.testing.assert_array_equal(trimmed, ordered[2:7].mean(axis=0))
+    assert not {"vector.centre"} & set(strategy().saved())  # checkpoints are as they were
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"hostile": 0.5}, "hostile = 0.5 is not allowed"),
+        ({"aggregation": "multi-krum"}, "needs to know how many clients may be hostile: set hostile"),
+        ({"mixing": "nnm"}, 'mixing = "nnm" needs to know how many'),
+        ({"aggregation": "multi-krum", "hostile": 0.4}, "4 of 9 clients, and the multi-krum .* 11"),
+        ({"aggregation": "median", "hostile": 0.49}, "5 of 9 clients, and the median .* 11 or more"),
+        ({"aggregation": "trimmed-mean", "hostile": 0.2}, "set trim to at least 0.2"),
+        ({"mixing": "nnm", "hostile": 0.2, "weighting": "examples"}, 'set weighting = "uniform"'),
+        ({"mixing": "nnm", "hostile": 0.2, "dp__clip": 1.0}, 'set mixing = "none", or dp.clip = 0'),
+        ({"aggregation": "multi-krum", "hostile": 0.2, "dp__clip": 1.0}, "or dp.clip = 0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_withstood_is_refused(keys: dict[str, Value], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        strategy(**keys)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_mixing_and_new_rules_need_a_rule_that_is_a_mean(name: str) -> None:
+    own: dict[str, Value] = {"algorithm": name, "dataset": "digits", "model": "mlp-8"}
+    if name in ("qsgd", "diana", "vrdiana"):
+        own["local_steps"] = 1
+    for keys in ({"mixing": "nnm"}, {"aggregation": "centered-clipping"}):
+        config = parse_run_config(kebab(QUADRATIC | own | keys | {"hostile": 0.2}))
+        if ALGORITHMS[name].strategy.rule_is_a_mean:
+            make_strategy(config, Outline(config))
+        else:
+            with pytest.raises(ConfigError, match=r"relies on sums.*set (mixing|aggregation) ="):
+                make_strategy(config, Outline(config))
+
+
+def test_the_document_names_the_algorithms_that_take_a_rule() -> None:
+    text = " ".join(DOCUMENT.read_text().split())
+    named = text.split("whose rule is a mean (")[1].split(")")[0].split(", ")
+    assert named == [name for name, a in ALGORITHMS.items() if a.strategy.rule_is_a_mean]
+
+
+def test_what_a_rule_withstands_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="flwr"):
+        strategy(aggregation="trimmed-mean")
+        assert "withstands 1 hostile of 9 clients in a round, and protects nobody" in caplog.text
+        caplog.clear()
+        strategy(aggregation="trimmed-mean", trim=0.25, hostile=0.2)
+        assert "withstands 3 hostile of 9" in caplog.text
+        caplog.clear()
+        strategy(hostile=0.2)
+        assert 'aggregation = "mean" withstands no hostile client' in caplog.text
+        caplog.clear()
+        strategy(aggregation="median", hostile=0.2)
+        strategy(aggregation="multi-krum", hostile=0.2)
+        assert not caplog.text
+        # 4 of 20 are hostile. Of 5 drawn, more than 1 is: 1 - (C(16,5) + 4 C(16,4))/C(20,5) = 0.249.
+        strategy(aggregation="median", hostile=0.2, num_clients=20, clients_per_round=5)
+        assert "25 % of rounds of 5 clients hold more than the 1" in caplog.text
+
+
+def test_a_round_in_which_the_hostile_could_decide_is_repeated() -> None:
+    assert strategy(aggregation="multi-krum", hostile=0.2).min_clients == 7
+    assert strategy(aggregation="geometric-median", hostile=0.2).min_clients == 5
+    assert strategy(aggregation="median", hostile=0.2, min_clients=6).min_clients == 6
+    assert strategy(aggregation="median").min_clients == 1
+    assert strategy(hostile=0.2).min_clients == 1
+
+
+def test_statistics_follow_a_robust_rule() -> None:
+    x = some_rows(9, 9, 4).astype(np.float32)
+    x[0] = 1e9
+    sent = updates(x, "buffers")
+    new = ("multi-krum", "geometric-median", "centered-clipping")
+    for keys in (*({"aggregation": name} for name in new), {"mixing": "nnm"}):
+        buffers = strategy(**keys, hostile=0.1)._mean_buffers(sent)
+        np.testing.assert_array_equal(buffers, np.sort(x, axis=0)[4])
+    assert strategy()._mean_buffers(sent).max() > 1e7
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"aggregation": "multi-krum", "hostile": 0.3},
+        {"aggregation": "geometric-median"},
+        {"aggregation": "centered-clipping"},
+        {"aggregation": "centered-clipping", "mixing": "nnm", "hostile": 0.3},
+        {"aggregation": "median", "mixing": "nnm", "hostile": 0.3},
+    ],
+)
+def test_three_hostile_clients_of_ten_do_no_harm(
+    keys: dict[str, Value], run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from clients.averaging import FedAvgClient
+
+    honest = FedAvgClient.update
+
+    def update(self: Any, x: Any) -> Any:
+        sent = honest(self, x)
+        return {"u": torch.full_like(x, 1e4)} if self.client in (0, 4, 9) else sent
+
+    monkeypatch.setattr(FedAvgClient, "update", update)
+    ten: dict[str, Value] = {"num_clients": 10, "clients_per_round": 10, "num_rounds": 40}
+    rounds = read_rounds(run_inline(**QUADRATIC | ten | keys))
+    assert rounds[-1]["distance"] < 0.05 * rounds[0]["distance"] + 0.05
+
+
+SAVED: dict[str, Value] = {
+    "model": "mlp-10",
+    "num-clients": 8,
+    "clients-per-round": 6,
+    "local-steps": 2,
+    "lr": 0.05,
+    "num-rounds": 9,
+    "eval-every": 3,
+    "checkpoint-every": 2,
+    "run-name": "run",
+    "aggregation": "centered-clipping",
+}
+
+
+@pytest.mark.parametrize("mixing", ["none", "nnm"])
+def test_a_killed_run_with_centered_clipping_ends_as_if_nothing_had_happened(
+    mixing: str, tmp_path: Path
+) -> None:
+    keys = SAVED | ({"mixing": mixing, "hostile": 0.2} if mixing != "none" else {})
+    whole = run(tmp_path / "whole", keys | {"checkpoint-every": 0})
+    for death in (in_round(6), before_checkpoint(8)):
+        with pytest.MonkeyPatch.context() as patch:
+            death(patch)
+            killed(lambda: run(tmp_path / "killed", keys, resume=True))
+    newest = Checkpoints(tmp_path / "killed" / "run").paths()[0]
+    assert load_file(newest)["vector.centre"].any()
+    assert_same(whole, run(tmp_path / "killed", keys, resume=True))
+
+
+def test_the_number_of_nodes_does_not_matter(run_inline: RunInline) -> None:
+    keys = {k.replace("-", "_"): v for k, v in SAVED.items()} | {"mixing": "nnm", "hostile": 0.2}
+    one, three = (run_inline(nodes=n, **keys | {"run_name": f"on{n}"}) for n in (1, 3))
+    model, other = (load_file(place / "model.safetensors") for place in (one, three))
+    for name in model:
+        np.testing.assert_array_equal(model[name], other[name])
+
+
+def test_a_dry_run_checks_the_rule() -> None:
+    fine = parse_run_config({"aggregation": "multi-krum", "hostile": 0.2, "clients-per-round": 20})
+    common, _ = plan([fine])
+    assert "1 runs" in common
+    with pytest.raises(ConfigError, match="set clients-per-round to at least"):
+        plan([fine.model_copy(update={"clients_per_round": 4})])
