@@ -34,10 +34,10 @@ from fedapp import client_app, server_app, wire
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import RunError
+from fedapp.files import write_text
 from fedapp.parallel import silence
 from fedapp.randomness import generator
 from fedapp.records import read_rounds
-from fedapp.state import write_atomically
 
 CLIENTS, HOSTILE = 20, 4
 KEYS: dict[str, Value] = {
@@ -214,7 +214,7 @@ class Results:
         fields = [f'"{name}": {json.dumps(value)}' for name, value in head.items()]
         fields.append('"runs": [\n' + ",\n".join(runs) + "\n]")
         text = "{\n" + ",\n".join(fields) + "\n}\n"
-        write_atomically(self.path, lambda path: path.write_text(text))
+        write_text(self.path, text)
 
 
 @lru_cache

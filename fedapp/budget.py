@@ -20,7 +20,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedapp.accounting import gaussian_epsilon
 from fedapp.config import RunConfig, Value, writable_directory
 from fedapp.errors import ConfigError
+from fedapp.files import write_text
 
 log = logging.getLogger("flwr")
 LEDGER = "privacy-ledger.json"
@@ -183,7 +183,7 @@ class NodeLedger(Ledger):
                 before = _text(releases)
                 yield releases
                 if (text := _text(releases)) != before:  # or all are refused
-                    write_durably(self.path, text)
+                    write_text(self.path, text)
         except Timeout:
             raise ConfigError(
                 f"{self.path} is held by another process: end it, or try again."
@@ -223,21 +223,6 @@ class RunLedger(Ledger):
         releases = _releases(str(record["text"])) if isinstance(record, ConfigRecord) else {}
         yield releases
         self.state["privacy-ledger"] = ConfigRecord({"text": _text(releases)})
-
-
-def write_durably(path: Path, text: str) -> None:
-    """Replace a file so that it is on the disk, whole, when this returns; for one process at a time."""
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _text(releases: Releases) -> str:

@@ -27,10 +27,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from fedapp.accounting import Numbers, accountant_type, epsilon
-from fedapp.budget import write_durably
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
-from fedapp.files import write_atomically
+from fedapp.files import brief, seal, unseal, write_text
 from fedapp.models import is_network
 from fedapp.randomness import generator
 
@@ -74,6 +73,7 @@ class Privacy:
         self.config, self.dp = config, config.dp
         self._releases: Counter[str] = Counter()  # of each client; central: of the server
         self._path: Path | None = None
+        self._run = ""
 
     def demand(self, rule_is_a_mean: bool, buffers: int) -> None:
         """Refuse what would not be protected."""
@@ -176,28 +176,32 @@ class Privacy:
     def _count(self, whose: Iterable[str]) -> None:
         self._releases.update(whose)
         if self._path:
-            text = json.dumps({"releases": self._releases}) + "\n"
+            text = seal({"run": self._run, "releases": self._releases})
             try:
-                write_durably(self._path, text)
+                write_text(self._path, text)
             except OSError as error:
                 raise RunError(
                     f"{self._path} cannot be written ({error.strerror}), and nothing may be released that is not "
                     "counted: fix that, and continue with resume = true."
                 ) from None
 
-    def keep(self, path: Path, done: int = 0) -> None:
+    def keep(self, path: Path, run: str, done: int = 0) -> None:
         """Keep count in a file from now on; after some rounds, start from what it says.
 
         A round that is run again counts again.
         """
-        self._path = path
+        self._path, self._run = path, run
         if not done and not path.exists():
             return
         try:
-            self._releases = Counter(json.loads(path.read_text())["releases"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            content = unseal(path) or json.loads(path.read_text())
+            if content.keys() - {"run"} != {"releases"} or content.get("run", run) != run:
+                raise ValueError("it is not this run's count")
+            self._releases = Counter(content["releases"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
-                f"{path} does not say what this run has spent ({error}): start a new run."
+                f"{path} does not say what this run has spent ({brief(error)}): restore it from a backup, or start a "
+                "new run."
             ) from None
 
     def spent(self, more: int = 0) -> float:

@@ -2,7 +2,8 @@
 
 A directory is a run's only if its `config.json` says so: it names the format and the run's identity, and is sealed by a
 digest. If that file is damaged, the newest intact checkpoint says the same and it is written again. Any other
-directory is refused and left as it is. Every line of `rounds.jsonl` has a `check` of the line and the identity.
+directory is refused and left as it is. Every line of `rounds.jsonl` has a `check` of the line and the identity. Equal
+models are equal files, so the digest of `model.safetensors` is in `config.json`.
 """
 
 import itertools
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
+import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from fedapp import __version__
 from fedapp.config import RunConfig, Value, writable_directory
@@ -29,14 +32,15 @@ from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.files import (
     TEMPORARY,
     DamagedFileError,
+    arrays_digest,
     brief,
     fsync,
     line_check,
     load_arrays,
     remove_leftovers,
-    save_arrays,
     seal,
     unseal,
+    write_atomically,
     write_text,
 )
 
@@ -80,6 +84,7 @@ class Passport:
     identity: str
     config: dict[str, Value]
     checked: bool = True  # its rounds carry checks; those of an older version do not
+    model: str = ""  # digest of the model, once there is one
 
 
 def read_passport(directory: Path) -> Passport:
@@ -98,7 +103,7 @@ def read_passport(directory: Path) -> Passport:
         raise ConfigError(
             f"{path} has the format {str(content.get('format'))[:40]!r}: use the version of fedapp that wrote it."
         )
-    return Passport(content["identity"], content["config"])
+    return Passport(content["identity"], content["config"], model=content.get("model", ""))
 
 
 def _is_config(config: Any) -> bool:
@@ -352,7 +357,7 @@ class RunDirectory:
             return
         try:
             rounds = read_rounds(self.path)
-            whole = not has_ended(rounds, config) or self._has_model(found.identity)
+            whole = not has_ended(rounds, config) or self._has_model(found)
         except FileNotFoundError:
             rounds, whole = [], True
         if not whole:
@@ -367,20 +372,28 @@ class RunDirectory:
             )
 
     def _begin(self, config: RunConfig, found: Passport | None) -> None:
-        versions = {"fedapp": __version__, "flwr": version("flwr"), "torch": version("torch")}
-        content = {
-            "format": FORMAT,
-            "identity": self.identity,
-            "config": config.flat() | {"resume": False},
-            "versions": versions,
-        }
+        self._config = config.flat() | {"resume": False}
+        model = found.model if found else ""
         with _room(self.path):
             remove_leftovers(self.path)
             if found and not found.checked:
                 self._add_checks(found)
-            write_text(self.path / CONFIG, seal(content))
+                with suppress(DamagedFileError):
+                    model = arrays_digest(load_arrays(self.path / MODEL, {})[0], {})
+            self._write_passport(model)
             fsync(self.path.parent)
             self._rounds: IO[str] = (self.path / ROUNDS).open("a")
+
+    def _write_passport(self, model: str) -> None:
+        versions = {"fedapp": __version__, "flwr": version("flwr"), "torch": version("torch")}
+        content = {
+            "format": FORMAT,
+            "identity": self.identity,
+            "config": self._config,
+            "versions": versions,
+            "model": model,
+        }
+        write_text(self.path / CONFIG, seal(content))
 
     def _add_checks(self, found: Passport) -> None:
         """Give the rounds of an older version what shows that they are whole; damaged ones stay as they are."""
@@ -414,11 +427,13 @@ class RunDirectory:
         except (FileNotFoundError, DamagedFileError) as error:
             log.warning("%s", error)
             return False
-        return complete and self._has_model(self.identity)
+        return complete and self._has_model(read_passport(self.path))
 
-    def _has_model(self, identity: str) -> bool:
+    def _has_model(self, passport: Passport) -> bool:
         try:
-            load_arrays(self.path / MODEL, {"run": identity})
+            model = load_arrays(self.path / MODEL, {})[0]
+            if passport.checked and arrays_digest(model, {}) != passport.model:
+                raise DamagedFileError(f"{self.path / MODEL} is not what this run wrote.")
         except DamagedFileError as error:
             log.warning("%s", error)
             return False
@@ -493,8 +508,10 @@ class RunDirectory:
 
     def write_model(self, tensors: dict[str, NDArray[Any]]) -> None:
         """Write the model, all of it or nothing."""
+        whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         with _disk(self.path):
-            save_arrays(self.path / MODEL, tensors, {"run": self.identity})
+            self._write_passport(arrays_digest(whole, {}))
+            write_atomically(self.path / MODEL, lambda path: save_file(whole, path))
 
     def close(self) -> None:
         """Close the file of rounds, and let others at the directory."""

@@ -86,7 +86,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
                 f"Going on after round {done}." if done else "Beginning at round 1."
             )
         if strategy.privacy and not complete:
-            strategy.privacy.keep(directory.path / "privacy.json", done)
+            strategy.privacy.keep(directory.path / "privacy.json", directory.identity, done)
             strategy.notes.append(strategy.privacy.forecast(config.num_rounds - done))
             for warning in strategy.privacy.warnings():
                 log.warning(warning)

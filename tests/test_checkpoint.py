@@ -16,7 +16,7 @@ import safetensors.numpy
 from filelock import FileLock
 from safetensors.numpy import load_file
 
-from fedapp import client_app, files, server_app
+from fedapp import client_app, files, records, server_app
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
@@ -386,7 +386,7 @@ def test_a_disk_that_takes_no_more_is_one_sentence(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "save_file", full)
+    monkeypatch.setattr(records, "save_file", full)
     with pytest.raises(RunError, match=r"No space left on device.*resume = true"):
         run(tmp_path, keys)
     monkeypatch.undo()

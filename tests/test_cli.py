@@ -99,7 +99,7 @@ def test_the_keys_that_are_listed_are_those_that_are_read(
     def traced(self: object, attribute: str) -> object:
         if attribute in options.model_fields and type(self) is options:
             read.add(attribute.replace("_", "-"))
-        return plain(self, attribute)
+        return plain(self, attribute)  # type: ignore[call-arg, arg-type]
 
     monkeypatch.setattr(options, "__getattribute__", traced)
     run_inline(**{k.replace("-", "_"): v for k, v in SMALL.items()}, algorithm=name)

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_products_have_the_same_bits_in_threads_that_have_not_computed_yet(
 
 def test_all_algorithms_have_the_same_bits_under_load(tmp_path: Path) -> None:
     """Inline and on two Ray workers, with other numbers of threads, beside each other and busy processes."""
-    busy = [
+    busy: list[subprocess.Popen[Any]] = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
         for _ in range(os.cpu_count() or 1)
     ]
@@ -102,7 +103,7 @@ def test_all_algorithms_have_the_same_bits_under_load(tmp_path: Path) -> None:
             cwd=ROOT, env=environment | more, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    started = [
+    started: list[subprocess.Popen[Any]] = [
         start("inline", "default"),
         start("inline", "four", OMP_NUM_THREADS="4"),
         start("ray", "ray", OMP_NUM_THREADS="1"),

@@ -34,7 +34,7 @@ def write_shards(directory: Path, keys: dict[str, Value] = KEYS) -> list[str]:
     for client in range(config.num_clients):
         images, labels = data.train_images[held[client]], data.train_labels[held[client]]
         place = directory / f"node-{client}" / "digits" / "train-00000-of-00001.parquet"
-        write_parquet(place, images[:, 0], labels.tolist())
+        write_parquet(place, images[:, 0].astype(np.uint8), labels.tolist())
     return [str(directory / f"node-{client}") for client in range(config.num_clients)]
 
 
@@ -64,7 +64,7 @@ def test_own_data_give_the_same_bits_as_the_same_parts_of_a_shared_set(tmp_path:
 def test_the_server_needs_nothing_to_train_on(tmp_path: Path) -> None:
     data = load_images("digits", "")
     test = tmp_path / "server" / "numbers" / "test-00000-of-00001.parquet"
-    write_parquet(test, data.test_images[:, 0], data.test_labels.tolist())
+    write_parquet(test, data.test_images[:, 0].astype(np.uint8), data.test_labels.tolist())
     for place in write_shards(tmp_path):
         (Path(place) / "digits").rename(Path(place) / "numbers")
     keys: dict[str, Value] = {"dataset": "numbers", "data-dir": str(tmp_path / "server")}

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 import ray
-from ray._raylet import AuthenticationMode, get_authentication_mode
+from ray._raylet import (  # type: ignore[attr-defined]
+    AuthenticationMode,
+    get_authentication_mode,
+)
 
 from fedapp.engine.ray import RayWorkers
 

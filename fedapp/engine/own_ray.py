@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
-from ray._raylet import AuthenticationTokenLoader, Config
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
 AUTH_MODE = "RAY_AUTH_MODE"
 
