@@ -3,6 +3,7 @@
 import io
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 def write_parquet(
     path: Path,
-    images: NDArray[np.uint8],
+    images: NDArray[Any],
     labels: list[int],
     column: str = "image",
     **more: list[int],
