@@ -286,3 +286,23 @@ def test_with_central_privacy_lengths_and_attendance_are_nobody_s_business() -> 
     assert not [name for name in central.saved() if name.startswith(("admission", "attendance"))]
     assert local.admission is not None
     assert local.attendance is not None
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_diverged_run_resumes_from_before_the_update_that_ruined_it(
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys: dict[str, Value] = {
+        "num_rounds": 9, "model": "mlp-10-10", "checkpoint_every": every, "eval_every": 9,
+    }  # fmt: skip
+    giant = once(4, math.inf)
+    with pytest.raises(DivergedError):
+        run(tmp_path, monkeypatch, "fedavg", giant, max_update_ratio=0.0, **keys)
+    assert (tmp_path / "run" / "checkpoint" / "round-0000004.safetensors").is_file()
+    resumed = run(tmp_path, monkeypatch, "fedavg", giant, resume=True, **keys)
+    assert "was written after what made the run diverge" in caplog.text
+    failed = run(tmp_path / "failed", monkeypatch, "fedavg", once(4, math.nan), **keys)
+    model = (resumed / "model.safetensors").read_bytes()
+    assert model == (failed / "model.safetensors").read_bytes()
+    assert [r["round"] for r in read_rounds(resumed)] == list(range(1, 10))
+    assert not (resumed / "diverged.txt").exists()

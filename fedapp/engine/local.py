@@ -12,6 +12,8 @@ CLIENT_APP_FAILED = 2  # Flower's code for an exception in the ClientApp
 class LocalGrid(Grid):
     """The part of Flower's `Grid` interface that has nothing to do with carrying messages."""
 
+    shares_disk = True  # the nodes are on this machine
+
     def __init__(self) -> None:
         self.set_run(Run.create_empty(run_id=RUN_ID))
 

@@ -40,9 +40,11 @@ from fedapp.engine.transfer import (
     shared_memory_dir,
 )
 from fedapp.errors import ConfigError
+from fedapp.files import brief
 
 log = logging.getLogger("flwr")
 NODE = 1
+STARTS = 3  # tries
 MOST = 0.9  # of its share of what waits is a worker's next part
 
 
@@ -56,6 +58,21 @@ def _probe(address: str) -> None:
     if re.fullmatch(r"[\w.-]+:\d+", address):
         host, port = address.split(":")
         socket.create_connection((host, int(port)), timeout=5).close()
+
+
+def _start_own_ray(options: dict[str, Any]) -> OwnRay:
+    """Start Ray on this machine; again, if the machine is too busy for Ray's own time limit of 30 seconds."""
+    for _ in range(STARTS - 1):
+        try:
+            return OwnRay(**options)
+        except Exception as error:  # of no narrower type
+            log.warning("Ray did not start (%s) and is started again", brief(error))
+    try:
+        return OwnRay(**options)
+    except Exception as error:
+        raise ConfigError(
+            f"Ray did not start {STARTS} times ({brief(error)}): end other programs, or use --engine inline."
+        ) from None
 
 
 # A reply, where its bytes are, whether the worker keeps state, and the seconds it took
@@ -109,6 +126,7 @@ class RayWorkers:
         self, count: int = 0, address: str = "", app: str = "fedapp.client_app:app"
     ) -> None:
         self._app = app
+        self.shares_disk = not address  # clients' states are on a disk that the server sees
         self._directory = shared_memory_dir()
         self.inbox = Inbox()
         self.actors: list[Any] = []
@@ -140,7 +158,7 @@ class RayWorkers:
             "log_to_driver": False,
         }
         if not address:
-            self._own_ray = OwnRay(**options)
+            self._own_ray = _start_own_ray(options)
             return
         try:
             _probe(address)
@@ -226,6 +244,7 @@ class RayGrid(LocalGrid):
     ) -> None:
         super().__init__()
         self._workers = workers
+        self.shares_disk = workers.shares_disk
         self._work_of = work_of
         self._home: dict[int, int] = {}  # client with state -> worker that holds it
         self._jobs: dict[str, _Job] = {}
