@@ -102,7 +102,7 @@ def wait_for_rounds(directory: Path, count: int) -> None:
 
 
 def wait_for_clients(directory: Path, count: int) -> int:
-    """Wait for a round from now on in which so many clients take part; return its number."""
+    """Wait for a new round in which `count` clients take part; return its number."""
     seen = len(read_rounds(directory))
 
     def found() -> list[int]:
