@@ -81,8 +81,8 @@ MARKS = ("<!-- benchmarks.attacks -->", "<!-- end -->")  # around the tables in 
 
 Vector = NDArray[Any]
 Attack = Callable[[Vector, Vector], Vector]
-# Sizes chosen to harm: flipped so far, the mean is about 0; of epsilon = 0.1, 0.5, 1, 4, the one worst for the median and
-# multi-krum after mixing; the z of the paper's experiments, because that of its formula for n = 20 and f = 4, 0.16, does no harm.
+# Sizes chosen to harm: flipped so far, the mean is about 0; of epsilon = 0.1, 0.5, 1 and 4, the one worst for multi-krum, and
+# for the median after mixing; a z larger than that of the paper's formula, 0.16 for n = 20 and f = 4, which does no harm.
 FLIPPED = (CLIENTS - HOSTILE) / HOSTILE
 EPSILON = 1.0
 Z = 1.5
@@ -265,8 +265,10 @@ def _range(results: Results, cell: Cell, seeds: Sequence[int]) -> str:
     numbers = [a for a in found if a is not None and not math.isnan(a)]
     if not numbers:
         return "not run"
-    partial = "" if len(numbers) == len(seeds) else f" ({len(numbers)} seeds)"
-    return f"{mean(numbers):.2f} ({min(numbers):.2f}..{max(numbers):.2f}){partial}"
+    if len(numbers) == 1 < len(seeds):
+        return f"{numbers[0]:.2f} (one seed)"
+    partial = "" if len(numbers) == len(seeds) else f", {len(numbers)} seeds"
+    return f"{mean(numbers):.2f} ({min(numbers):.2f}..{max(numbers):.2f}{partial})"
 
 
 def main() -> None:

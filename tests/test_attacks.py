@@ -72,7 +72,7 @@ def test_runs_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for found in attacks.cells(results, (0, 1)):
         results.of(found)
     text = attacks.tables(results, (0, 1, 2))
-    assert text.count("0.38 (0.25..0.50) (2 seeds)") == 3 * (12 * 4 + 1)
+    assert text.count("0.38 (0.25..0.50, 2 seeds)") == 3 * (12 * 4 + 1)
     assert attacks.tables(results, (0, 1)).count("0.38 (0.25..0.50) |") == 3 * (12 * 4 + 1)
 
 
