@@ -122,6 +122,8 @@ def identify(directory: Path) -> Passport | None:
 
     Whatever else the directory is, it is refused; nothing in it is touched.
     """
+    if not directory.is_dir():
+        raise _foreign(directory)
     if not (directory / CONFIG).exists() and all(map(_is_beginning, directory.iterdir())):
         return None
     try:
