@@ -101,6 +101,8 @@ class FederatedStrategy(Strategy):
         self._all_too_long = False  # each update of every attempt at this round
         self._demand_what_can_be_robust()
         self._rule, self._buffer_rule = rule_of(config), buffer_rule_of(config)
+        for text in advice(config):
+            self._warn_once(text, text)
         self.centre: Vector | None = None  # the last mean, for a rule that recalls it
         self._forget_centre()
         self.privacy = Privacy(config) if config.dp.clip else None
@@ -216,8 +218,6 @@ class FederatedStrategy(Strategy):
                     f'{key} = "{default}", or dp.clip = 0.'
                 )
         self.min_clients = max(self.min_clients, least_updates(config))
-        for text in advice(config):
-            self._warn_once(text, text)
         if config.max_update_norm and config.too_long == "clip" and not self.rule_is_a_mean:
             raise ConfigError(
                 f"{config.algorithm}'s clients go by what they sent, and would not know that it was "

@@ -300,9 +300,12 @@ def test_the_mean_keeps_its_bits() -> None:
         ({"aggregation": "multi-krum", "hostile": 0.2, "dp__clip": 1.0}, "or dp.clip = 0"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_withstood_is_refused(keys: dict[str, Value], said: str) -> None:
+def test_what_cannot_be_withstood_is_refused(
+    keys: dict[str, Value], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
         strategy(**keys)
+    assert not caplog.text  # one sentence, not two
     assert "\n" not in str(refused.value)
 
 
