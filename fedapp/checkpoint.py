@@ -7,6 +7,7 @@ what is still to be delivered. The last two checkpoints are kept, and clients ke
 """
 
 import hashlib
+import itertools
 import json
 import logging
 import math
@@ -22,7 +23,15 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from fedapp.errors import ConfigError
-from fedapp.files import DamagedFileError, brief, fsync, load_arrays, remove_leftovers, save_arrays
+from fedapp.files import (
+    DamagedFileError,
+    brief,
+    checkpoint_paths,
+    fsync,
+    load_arrays,
+    remove_leftovers,
+    save_arrays,
+)
 from fedapp.state import DirectoryStore, StateError
 from fedapp.strategy import FederatedStrategy, accepted_states
 from fedapp.wire import Arrays
@@ -55,8 +64,12 @@ class Checkpoints:
         identity: str = "",
         config: Mapping[str, Any] | None = None,
         states: DirectoryStore | None = None,
+        old_until: int = 0,
     ) -> None:
         self.directory = run / "checkpoint"
+        self.old_until = (
+            old_until  # up to this round, the run was made by a version without digests
+        )
         self.identity, self.config, self.states = identity, dict(config or {}), states
         self._synced: dict[
             int, int
@@ -64,7 +77,7 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """Return the files, the newest first."""
-        return sorted(self.directory.glob("round-*.safetensors"), reverse=True)
+        return checkpoint_paths(self.directory)
 
     def write(self, round_: int, strategy: FederatedStrategy, rounds: str = "") -> None:
         """Save the state after a round; a disk that is full costs this checkpoint and nothing else."""
@@ -93,30 +106,45 @@ class Checkpoints:
         cannot continue.
         """
         suspect = self._suspect(diverged_since)
+        usable, skipped = self._usable(strategy, suspect, check_states=True)
+        if not usable and skipped and self.config.get("on-lost-state") == "reset":
+            usable, skipped = self._usable(strategy, suspect, check_states=False)
+        if skipped and not usable:
+            raise ConfigError(
+                f"No checkpoint in {self.directory} can be used ({skipped[0]}) Restore that file from a backup; or, if "
+                'only clients\' states are damaged, set on-lost-state = "reset"; or remove '
+                f"{self.directory.parent} and start again."
+            )
+        self._set_aside({*self.paths()} - {self._path(r.round) for r, _ in usable})
+        for _, arrays in reversed(usable):  # clients keep what the older one would ask for, too
+            strategy.checkpointed(arrays)
+        return usable[0][0] if usable else Restored()
+
+    def _usable(
+        self, strategy: FederatedStrategy, suspect: float, check_states: bool
+    ) -> tuple[list[tuple[Restored, Arrays]], list[str]]:
+        """Restore the newest checkpoint that can be used; return all of these, and why others are damaged."""
         usable: list[tuple[Restored, Arrays]] = []
-        skipped: list[str] = []
+        damaged: list[str] = []
         for path in self.paths():
             try:
                 restored, arrays = self.load(path)
                 if restored.round >= suspect:
-                    raise DamagedFileError(f"{path} was written after what made the run diverge.")
+                    log.warning(
+                        "Skipping checkpoint %s: it was written after what made the run diverge",
+                        path,
+                    )
+                    continue
                 if not usable:
-                    self._check_states(path, arrays)
+                    if check_states:
+                        self._check_states(path, arrays)
                     strategy.restore(arrays)
             except (DamagedFileError, ValueError, KeyError, zlib.error) as error:
-                skipped.append(f"{path.name}: {error}")
+                damaged.append(f"{path.name}: {brief(error)}")
                 log.warning("Skipping unusable checkpoint %s: %s", path, error)
                 continue
             usable.append((restored, arrays))
-        if skipped and not usable and diverged_since is None:
-            raise ConfigError(
-                f"No checkpoint in {self.directory} can be used ({skipped[0]}) Restore one from a backup, or remove "
-                f"{self.directory.parent} and start again."
-            )
-        self._set_aside(set(self.paths()) - {self._path(r.round) for r, _ in usable})
-        for _, arrays in reversed(usable):  # clients keep what the older one would ask for, too
-            strategy.checkpointed(arrays)
-        return usable[0][0] if usable else Restored()
+        return usable, damaged
 
     def _suspect(self, diverged_since: int | None) -> float:
         """Return the round from which on checkpoints cannot be trusted."""
@@ -131,7 +159,8 @@ class Checkpoints:
     def _set_aside(paths: set[Path]) -> None:
         """Rename files, so that nothing is lost and none of them is taken for the newest one."""
         for path in paths:
-            path.replace(path.with_name(path.name + UNUSABLE))
+            names = (path.with_name(f"{path.name}{UNUSABLE}-{n}") for n in itertools.count(1))
+            path.rename(next(name for name in names if not name.exists()))
 
     def _about(self, round_: int) -> dict[str, str]:
         about = {"run": self.identity, "round": str(round_)}
@@ -139,10 +168,11 @@ class Checkpoints:
 
     def load(self, path: Path) -> tuple[Restored, Arrays]:
         """Read a checkpoint, and check that it is whole and of this run."""
-        arrays, about = load_arrays(path, {"run": self.identity} if self.identity else {})
-        round_ = int(about["round"])
-        if "run" not in about and _old_digest(round_, arrays) != about["digest"]:
-            raise DamagedFileError(f"{path} has changed since it was written.")
+        arrays, about = load_arrays(path, {"run": self.identity} if self.identity else {}, old=True)
+        round_ = int(about.get("round", -1))
+        old = "run" not in about
+        if old and (round_ > self.old_until or _old_digest(round_, arrays) != about.get("digest")):
+            raise DamagedFileError(f"{path} is not a checkpoint of this run.")
         if path != self._path(round_):
             raise DamagedFileError(f"{path} is the checkpoint of round {round_}.")
         rounds = arrays.pop(ROUNDS, None)
@@ -152,14 +182,12 @@ class Checkpoints:
         """Wait until the states that a checkpoint will name are on the disk; return whose are on this one."""
         here: dict[int, int] = {}
         if self.states:
-            for client, (tag, digest) in accepted_states(saved).items():
+            for client, (tag, _) in accepted_states(saved).items():
                 path = self.states.path(client, tag)
-                if digest and self._synced.get(client) != tag:
-                    with suppress(FileNotFoundError):  # that node keeps them elsewhere
+                with suppress(FileNotFoundError):  # that node keeps them elsewhere
+                    if self._synced.get(client) != tag:
                         fsync(path)
                         fsync(path.parent)
-                        here[client] = tag
-                elif digest:
                     here[client] = tag
             if here.items() - self._synced.items():
                 fsync(self.states.directory)
@@ -168,11 +196,11 @@ class Checkpoints:
         return np.array(sorted(here), np.int64)
 
     def _check_states(self, path: Path, saved: Arrays) -> None:
-        """Refuse a checkpoint whose clients' states are not all there, unless they are to be restarted."""
-        if not self.states or self.config.get("on-lost-state") == "reset":
+        """Refuse a checkpoint whose clients' states are not all there as they were."""
+        if not self.states:
             return
         accepted = accepted_states(saved)
-        for client in saved.get(HERE, np.zeros(0, np.int64)).tolist():
+        for client in saved[HERE].tolist() if HERE in saved else accepted:
             tag, digest = accepted[client]
             state = self.states.path(client, tag)
             try:

@@ -26,7 +26,7 @@ from fedapp.state import (
     StateStore,
 )
 from fedapp.strategy import SENT_BESIDE, WHY
-from fedapp.wire import Invitation, Update
+from fedapp.wire import Arrays, Invitation, Update
 
 log = logging.getLogger("flwr")
 app = ClientApp()
@@ -151,7 +151,7 @@ def _store(config: RunConfig, context: Context, invitation: Invitation) -> State
     # A simulation's server makes a directory for its nodes. One elsewhere cannot: a node makes none for it.
     offered = Path(invitation.state_dir)
     if offered.name == CLIENT_STATE and offered.is_absolute() and offered.is_dir():
-        return DirectoryStore(offered / invitation.run)
+        return DirectoryStore(offered / invitation.run, invitation.durable)
     return ContextStore(context.state)
 
 
@@ -168,6 +168,19 @@ def _demand_one_private_vector(algorithm: Algorithm, problem: Problem) -> None:
         )
 
 
+def _load(
+    store: StateStore, client: int, tag: int, digest: int, config: RunConfig
+) -> Arrays | None:
+    """Return a client's state; if all states are to restart together, a damaged one is a lost one."""
+    try:
+        return store.load(client, tag, digest)
+    except StateError as error:
+        if config.on_lost_state != "reset":
+            raise
+        log.error("Client %d: %s", client, error)
+        return None
+
+
 def _train_client(
     client: int,
     invitation: Invitation,
@@ -179,7 +192,7 @@ def _train_client(
     accepted = invitation.accepted[client]
     stateful = keeps_state(config)
     digest = invitation.digests.get(client, NO_DIGEST)
-    remembered = store.load(client, accepted, digest) if stateful and accepted else {}
+    remembered = _load(store, client, accepted, digest, config) if stateful and accepted else {}
     objective = problem.objective(client)
     device = objective.buffers.device
     state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}

@@ -9,6 +9,7 @@ names them with their digests instead of copying them.
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from fedapp.state import short
 
 IN_MEMORY = 8  # rounds
 UNDELIVERED = "undelivered"  # in a run's directory
-FILE = re.compile(r"(\d+)\.safetensors")
+FILE = re.compile(r"([0-9]+)\.safetensors")
 
 
 class Deliveries:
@@ -71,9 +72,10 @@ class Deliveries:
         """Add a round's vectors, and forget the rounds that no client waits for."""
         self._loaded = {}
         self._held = {t: v for t, v in {**self._held, tag: vectors}.items() if t in awaited}
-        for old in [t for t in self._spilled if t not in awaited]:
+        unneeded = [t for t in self._spilled if t not in awaited]
+        for old in unneeded:
             del self._spilled[old]
-            self._remove_unneeded(old)
+        self._remove_unneeded(unneeded)
         while self._directory and len(self._held) > IN_MEMORY:
             self._spill(min(self._held))
 
@@ -81,8 +83,7 @@ class Deliveries:
         """Forget everything."""
         self._held, self._loaded = {}, {}
         dropped, self._spilled = list(self._spilled), {}
-        for tag in dropped:
-            self._remove_unneeded(tag)
+        self._remove_unneeded(dropped)
 
     # Checkpoints.
 
@@ -123,13 +124,14 @@ class Deliveries:
         self._kept = [*self._kept[-1:], set(tags)]
         if self._directory and self._directory.is_dir():
             remove_leftovers(self._directory)
-            for path in self._directory.iterdir():
-                if found := FILE.fullmatch(path.name):
-                    self._remove_unneeded(int(found[1]))
+            names = (FILE.fullmatch(path.name) for path in self._directory.iterdir())
+            self._remove_unneeded({int(found[1]) for found in names if found})
 
-    def _remove_unneeded(self, tag: int) -> None:
-        if self._directory and tag not in self._spilled.keys() | set().union(*self._kept):
-            self._path(tag).unlink(missing_ok=True)
+    def _remove_unneeded(self, tags: Collection[int]) -> None:
+        if self._directory:
+            for tag in set(tags) - self._spilled.keys() - set().union(*self._kept):
+                with suppress(OSError):  # a directory, which we have not made
+                    self._path(tag).unlink()
 
     # Files.
 

@@ -26,8 +26,12 @@ from safetensors.numpy import save_file
 from fedapp.errors import ConfigError
 
 Arrays = dict[str, NDArray[Any]]
-# `write_atomically` makes these names, and only files of these names are ever removed as leftovers.
-TEMPORARY = re.compile(r"\.[A-Za-z0-9._-]+-[0-9a-f]{32}")
+# `write_atomically` makes directories of such names; only those for files of a run are ever removed as leftovers.
+TEMPORARY = re.compile(
+    r"\.(config\.json|rounds\.jsonl|diverged\.txt|privacy\.json|privacy-ledger\.json|model\.safetensors"
+    r"|(round-)?[0-9]+\.safetensors)-[0-9a-f]{32}"
+)
+CHECKPOINT = re.compile(r"round-[0-9]{7}\.safetensors")
 STALE_AFTER = (
     3600.0  # seconds before a partial file is deleted, where another process may be writing
 )
@@ -73,20 +77,25 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda place: place.write_text(text))
 
 
+def is_leftover(path: Path) -> bool:
+    """Tell whether a killed process left this half written."""
+    return bool(TEMPORARY.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
+
+
 def remove_leftovers(directory: Path, older_than: float = 0.0) -> None:
-    """Remove what a killed process left half written: files that `write_atomically` named."""
+    """Remove what killed processes left half written, if it is older than some seconds."""
     if not directory.is_dir():
         return
-    for left in directory.iterdir():
-        if not TEMPORARY.fullmatch(left.name):
-            continue
+    for path in directory.iterdir():
         with suppress(FileNotFoundError):
-            if left.stat().st_mtime > time.time() - older_than:
-                continue
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink()
+            if is_leftover(path) and path.stat().st_mtime <= time.time() - older_than:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def checkpoint_paths(directory: Path) -> list[Path]:
+    """Return the checkpoints in a directory, the newest first."""
+    found = directory.glob("round-*.safetensors")
+    return sorted((p for p in found if CHECKPOINT.fullmatch(p.name) and p.is_file()), reverse=True)
 
 
 # JSON.
@@ -118,7 +127,7 @@ def unseal(path: Path) -> dict[str, Any] | None:
 
 def line_check(identity: str, line: str) -> str:
     """Return what shows that a line of `rounds.jsonl` is whole, and of this run."""
-    return xxhash.xxh3_64_hexdigest(f"{identity}\n{line}".encode())
+    return xxhash.xxh3_64_hexdigest(f"{identity}\n{line}".encode(errors="surrogateescape"))
 
 
 # Arrays.
@@ -145,11 +154,13 @@ def save_arrays(
     return digest
 
 
-def load_arrays(path: Path, expected: Mapping[str, str]) -> tuple[Arrays, dict[str, str]]:
+def load_arrays(
+    path: Path, expected: Mapping[str, str], old: bool = False
+) -> tuple[Arrays, dict[str, str]]:
     """Read arrays and what is said about them; `expected` must be part of the latter.
 
-    Files of older versions say nothing about themselves (a checkpoint: its round, and a digest of another kind, which
-    is for the caller to check).
+    With `old`, a file of an older version will do, which says nothing about itself (a checkpoint: its round, and a
+    digest of another kind, which is for the caller to check).
     """
     try:
         with safe_open(path, "numpy") as file:
@@ -161,7 +172,7 @@ def load_arrays(path: Path, expected: Mapping[str, str]) -> tuple[Arrays, dict[s
         Exception
     ) as error:  # what a damaged header makes safetensors and NumPy raise is anything
         raise DamagedFileError(f"{path} cannot be read ({brief(error)}).") from None
-    if not about or about.keys() == {"round", "digest"}:
+    if old and (not about or about.keys() == {"round", "digest"}):
         return arrays, about
     digest = about.pop("digest", "")
     if digest != arrays_digest(arrays, about):

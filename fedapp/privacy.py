@@ -185,19 +185,26 @@ class Privacy:
                     "counted: fix that, and continue with resume = true."
                 ) from None
 
-    def keep(self, path: Path, run: str, done: int = 0) -> None:
-        """Keep count in a file from now on; after some rounds, start from what it says.
+    def keep(self, path: Path, run: str, begun: bool = False, old: bool = False) -> None:
+        """Keep count in a file from now on; if the run has begun, start from what it says.
 
-        A round that is run again counts again.
+        A round that is run again counts again. The count of an `old` run may have no digest.
         """
         self._path, self._run = path, run
-        if not done and not path.exists():
+        if not begun and not path.exists():
             return
         try:
-            content = unseal(path) or json.loads(path.read_text())
+            content = unseal(path)
+            if content is None and old:
+                content = json.loads(path.read_text())
+            if not isinstance(content, dict):
+                raise ValueError("it has no digest")
+            counts = content["releases"]
             if content.keys() - {"run"} != {"releases"} or content.get("run", run) != run:
                 raise ValueError("it is not this run's count")
-            self._releases = Counter(content["releases"])
+            if not all(type(count) is int and count >= 0 for count in counts.values()):
+                raise ValueError("it holds something else than counts")
+            self._releases = Counter(counts)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{path} does not say what this run has spent ({brief(error)}): restore it from a backup, or start a "

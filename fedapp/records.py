@@ -30,11 +30,12 @@ from fedapp import __version__
 from fedapp.config import RunConfig, Value, writable_directory
 from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.files import (
-    TEMPORARY,
     DamagedFileError,
     arrays_digest,
     brief,
+    checkpoint_paths,
     fsync,
+    is_leftover,
     line_check,
     load_arrays,
     remove_leftovers,
@@ -85,6 +86,8 @@ class Passport:
     config: dict[str, Value]
     checked: bool = True  # its rounds carry checks; those of an older version do not
     model: str = ""  # digest of the model, once there is one
+    rounds: int = 0  # that were recorded when the model was written
+    old_until: int = 0  # the rounds up to this one were made by a version without digests
 
 
 def read_passport(directory: Path) -> Passport:
@@ -98,12 +101,20 @@ def read_passport(directory: Path) -> Passport:
             if {"identity", "format"} & keys:
                 raise DamagedFileError(f"{path} has changed since it was written.")
             raise _foreign(directory)
-        return Passport(str(content.get("identity", directory.name)), content["config"], False)
+        identity = str(content.get("identity", directory.name))
+        return Passport(identity, content["config"], False, old_until=_last_round(directory))
     if content.get("format") != FORMAT:
         raise ConfigError(
             f"{path} has the format {str(content.get('format'))[:40]!r}: use the version of fedapp that wrote it."
         )
-    return Passport(content["identity"], content["config"], model=content.get("model", ""))
+    known = {name: content[name] for name in ("model", "rounds", "old_until")}
+    return Passport(content["identity"], content["config"], **known)
+
+
+def _last_round(directory: Path) -> int:
+    """Return how far an older version has come with a run, as its checkpoints tell."""
+    paths = checkpoint_paths(directory / "checkpoint")
+    return int(paths[0].stem.partition("-")[2]) if paths else 0
 
 
 def _is_config(config: Any) -> bool:
@@ -112,8 +123,8 @@ def _is_config(config: Any) -> bool:
 
 def _foreign(directory: Path) -> ConfigError:
     return ConfigError(
-        f"{directory} holds no run of fedapp, and was left as it is: give the directory of a run, or choose another "
-        "run-name."
+        f"{directory} holds no run of fedapp (there is no run in {directory / CONFIG}), and was left as it is: give the "
+        "directory of a run, or choose another run-name."
     )
 
 
@@ -129,7 +140,7 @@ def identify(directory: Path) -> Passport | None:
     try:
         return read_passport(directory)
     except DamagedFileError as damage:
-        for path in sorted((directory / "checkpoint").glob("round-*.safetensors"), reverse=True):
+        for path in checkpoint_paths(directory / "checkpoint"):
             with suppress(DamagedFileError, KeyError, ValueError):
                 about = load_arrays(path, {})[1]
                 passport = Passport(about["run"], json.loads(about["config"]))
@@ -146,7 +157,7 @@ def identify(directory: Path) -> Passport | None:
 def _is_beginning(path: Path) -> bool:
     """Tell whether a process that was killed as it began may have left this."""
     empty = path.name == ROUNDS and path.is_file() and not path.stat().st_size
-    return path.name == LOCK or bool(TEMPORARY.fullmatch(path.name)) or empty
+    return path.name == LOCK or is_leftover(path) or empty
 
 
 def read_config(directory: Path) -> dict[str, Value]:
@@ -218,6 +229,35 @@ def has_ended(rounds: Sequence[Record], config: RunConfig) -> bool:
     return len(rounds) >= config.num_rounds or 0 < config.target_accuracy <= reached
 
 
+def has_model(directory: Path, passport: Passport) -> bool:
+    """Tell whether a run's model is there, as it was written; warn if it is not."""
+    try:
+        model = load_arrays(directory / MODEL, {}, old=True)[0]
+        if passport.checked and arrays_digest(model, {}) != passport.model:
+            raise DamagedFileError(f"{directory / MODEL} is not what this run wrote.")
+    except DamagedFileError as error:
+        log.warning("%s", error)
+        return False
+    return True
+
+
+def diverged_since(directory: Path, passport: Passport) -> int | None:
+    """Return the round whose updates made a run diverge, 0 if that is not known; None if it did not."""
+    path = directory / DIVERGED
+    if not path.exists():
+        return None
+    try:
+        note = unseal(path)
+        if note and note["run"] == passport.identity:
+            return int(note["since"])
+    except (DamagedFileError, KeyError, TypeError, ValueError):
+        pass
+    if passport.checked and not passport.old_until:
+        log.warning("%s is not this run's, and is ignored", path)
+        return None
+    return 0  # an older version noted a sentence only
+
+
 # Runs of a sweep.
 
 
@@ -237,9 +277,9 @@ def was_completed(config: RunConfig) -> bool:
     except (OSError, DamagedFileError) as error:
         log.warning("%s", error)
         rounds = []
-    if has_ended(rounds, config) and (directory / MODEL).is_file():
+    if passport and has_ended(rounds, config) and has_model(directory, passport):
         return True
-    if (directory / DIVERGED).is_file():
+    if passport and diverged_since(directory, passport) is not None:
         print(f"{config.run_name} diverged after {len(rounds)} rounds, and would again")
         return True
     if config.resume:
@@ -355,16 +395,18 @@ class RunDirectory:
                 f"The run in {self.path} cannot go on with another {key}: set it to "
                 f"{before.get(key)!r}, or start a new run."
             )
-        if before.get("checkpoint-every"):
+        if before.get("checkpoint-every") or checkpoint_paths(self.path / "checkpoint"):
             return
         try:
             rounds = read_rounds(self.path)
-            whole = not has_ended(rounds, config) or self._has_model(found)
         except FileNotFoundError:
-            rounds, whole = [], True
-        if not whole:
+            rounds = []
+        lost = [ROUNDS] if len(rounds) < found.rounds else []
+        if has_ended(rounds, config) and not has_model(self.path, found):
+            lost.append(MODEL)
+        if lost:
             raise DamagedFileError(
-                f"{self.path / MODEL} is damaged and the run has no checkpoint: restore the file from a backup, or "
+                f"{self.path / lost[0]} is damaged and the run has no checkpoint: restore the file from a backup, or "
                 "remove the directory and start again."
             )
         if rounds and not has_ended(rounds, config):
@@ -375,13 +417,15 @@ class RunDirectory:
 
     def _begin(self, config: RunConfig, found: Passport | None) -> None:
         self._config = config.flat() | {"resume": False}
+        self.old_until = found.old_until if found else 0
         model = found.model if found else ""
         with _room(self.path):
             remove_leftovers(self.path)
             if found and not found.checked:
                 self._add_checks(found)
                 with suppress(DamagedFileError):
-                    model = arrays_digest(load_arrays(self.path / MODEL, {})[0], {})
+                    model = arrays_digest(load_arrays(self.path / MODEL, {}, old=True)[0], {})
+            self._last_round = found.rounds if found else 0
             self._write_passport(model)
             fsync(self.path.parent)
             self._rounds: IO[str] = (self.path / ROUNDS).open("a")
@@ -394,12 +438,14 @@ class RunDirectory:
             "config": self._config,
             "versions": versions,
             "model": model,
+            "rounds": self._last_round,
+            "old_until": self.old_until,
         }
         write_text(self.path / CONFIG, seal(content))
 
     def _add_checks(self, found: Passport) -> None:
         """Give the rounds of an older version what shows that they are whole; damaged ones stay as they are."""
-        with suppress(FileNotFoundError, ValueError):
+        with suppress(FileNotFoundError, ValueError, RecursionError):
             records = [parse_line(line, found) for line in _lines(self.path / ROUNDS)]
             text = "".join(format_line(record, self.identity) for record in records)
             write_text(self.path / ROUNDS, text)
@@ -422,6 +468,11 @@ class RunDirectory:
                     raise _has_results(name, path) from None
         return path
 
+    @property
+    def begun(self) -> bool:
+        """Whether a round of this run was recorded."""
+        return self._last_round > 0 or bool(self._lines_left())
+
     def is_complete(self, config: RunConfig) -> bool:
         """Tell whether all rounds and the model are here, as they were written."""
         try:
@@ -429,26 +480,11 @@ class RunDirectory:
         except (FileNotFoundError, DamagedFileError) as error:
             log.warning("%s", error)
             return False
-        return complete and self._has_model(read_passport(self.path))
-
-    def _has_model(self, passport: Passport) -> bool:
-        try:
-            model = load_arrays(self.path / MODEL, {})[0]
-            if passport.checked and arrays_digest(model, {}) != passport.model:
-                raise DamagedFileError(f"{self.path / MODEL} is not what this run wrote.")
-        except DamagedFileError as error:
-            log.warning("%s", error)
-            return False
-        return True
+        return complete and has_model(self.path, read_passport(self.path))
 
     def diverged_since(self) -> int | None:
         """Return the round whose updates made this run diverge, 0 if that is not known; None if it did not."""
-        if not (self.path / DIVERGED).exists():
-            return None
-        try:
-            return int((unseal(self.path / DIVERGED) or {})["since"])
-        except (DamagedFileError, KeyError, TypeError, ValueError):
-            return 0
+        return diverged_since(self.path, read_passport(self.path))
 
     def rounds_text(self) -> str:
         """Return the rounds that are written down, for a checkpoint; they are on the disk from now on."""
@@ -468,6 +504,7 @@ class RunDirectory:
                 "backup, or remove the directory and start again."
             )
         records = [kept[number] for number in range(1, round_ + 1)]
+        self._last_round = round_
         text = "".join(format_line(record, self.identity) for record in records)
         self._rounds.close()
         with _disk(self.path):
@@ -498,6 +535,7 @@ class RunDirectory:
         with _disk(self.path):
             self._rounds.write(format_line(line, self.identity))
             self._rounds.flush()
+        self._last_round = record["round"]
 
     def write_divergence(self, error: DivergedError) -> None:
         """Say that the run diverged, so that a sweep does not try it again and `resume` goes further back."""
@@ -512,6 +550,7 @@ class RunDirectory:
         """Write the model, all of it or nothing."""
         whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         with _disk(self.path):
+            fsync(self.path / ROUNDS)
             self._write_passport(arrays_digest(whole, {}))
             write_atomically(self.path / MODEL, lambda path: save_file(whole, path))
 

@@ -57,7 +57,9 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     board = None
     client_state = directory.path / CLIENT_STATE
     shares_disk = not deployed and getattr(grid, "shares_disk", True)
-    checkpoints = Checkpoints(directory.path, directory.identity, config.flat())
+    checkpoints = Checkpoints(
+        directory.path, directory.identity, config.flat(), old_until=directory.old_until
+    )
     lasting = bool(config.checkpoint_every or checkpoints.paths())  # the run may be resumed
     strategy.durable_states = not shares_disk
     strategy.deliveries.spill_to(directory.path / UNDELIVERED, directory.identity)
@@ -73,11 +75,12 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
                 strategy.notes.append(
                     "Nodes without a state-dir of their own forget what their clients remember when a run resumes."
                 )
-        if strategy.state_dir and shares_disk:
+        if keeps_state(config) and strategy.state_dir and shares_disk:
             states = Path(strategy.state_dir).expanduser() / directory.identity
             checkpoints.states = DirectoryStore(states)
         complete = bool(config.resume) and directory.is_complete(config)
         done = 0
+        begun = directory.begun
         if config.resume and not complete:
             restored = checkpoints.restore(strategy, directory.diverged_since())
             done = restored.round
@@ -86,7 +89,8 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
                 f"Going on after round {done}." if done else "Beginning at round 1."
             )
         if strategy.privacy and not complete:
-            strategy.privacy.keep(directory.path / "privacy.json", directory.identity, done)
+            count = directory.path / "privacy.json"
+            strategy.privacy.keep(count, directory.identity, begun, directory.old_until > 0)
             strategy.notes.append(strategy.privacy.forecast(config.num_rounds - done))
             for warning in strategy.privacy.warnings():
                 log.warning(warning)

@@ -10,6 +10,7 @@ checkpoints and in the next invitation: a state that has changed meanwhile is ne
 """
 
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +30,7 @@ from fedapp.files import (
 
 CLIENT_STATE = "client-state"  # in a run's directory, if nodes and server share a disk
 NO_DIGEST = 0  # of a state that is in memory, or that must not be told of
+OLD = 1  # instead of a digest: the state of an older version, which has none
 
 
 class StateError(RuntimeError):
@@ -71,12 +73,13 @@ class ContextStore:
 
 
 def _is_old(version: str, tag: int, keep: Collection[int]) -> bool:
-    return version.isdigit() and int(version) < tag and int(version) not in keep
+    number = int(version) if version.isascii() and version.isdecimal() else tag
+    return number < tag and number not in keep
 
 
 def short(digest: str) -> int:
-    """Return a digest as a whole number that Flower's records can hold, never 0."""
-    return int(digest[:15], 16) or 1
+    """Return a digest as a whole number that Flower's records can hold, and that is neither NO_DIGEST nor OLD."""
+    return max(int(digest[:15], 16), OLD + 1)
 
 
 class DirectoryStore:
@@ -99,8 +102,8 @@ class DirectoryStore:
         if not path.is_file():
             return None
         try:
-            arrays, about = load_arrays(path, self._about(client, tag))
-            if digest and "digest" in about and short(about["digest"]) != digest:
+            arrays, about = load_arrays(path, self._about(client, tag), old=digest == OLD)
+            if digest > OLD and short(about["digest"]) != digest:
                 raise DamagedFileError(f"{path} is not the state that the server accepted.")
         except DamagedFileError as error:
             raise StateError(
@@ -122,7 +125,8 @@ class DirectoryStore:
             ) from None
         for other in path.parent.glob("*.safetensors"):
             if _is_old(other.stem, tag, keep):
-                other.unlink()
+                with suppress(OSError):  # a directory, which we have not made
+                    other.unlink()
         remove_leftovers(path.parent, STALE_AFTER)
         return short(digest)
 

@@ -39,6 +39,7 @@ from fedapp.models.layout import Layout
 from fedapp.models.problem import Vector
 from fedapp.privacy import Privacy
 from fedapp.randomness import sample_cohort
+from fedapp.state import OLD
 from fedapp.wire import Arrays, Invitation, Update
 
 log = logging.getLogger("flwr")
@@ -638,5 +639,5 @@ def accepted_states(saved: Arrays) -> dict[int, tuple[int, int]]:
     """Return for each client of a checkpoint the tag of its last accepted update, and its state's digest."""
     rows = saved["accepted"]
     if rows.shape[1:] == (2,):  # of a version without digests
-        rows = np.column_stack([rows, np.zeros(len(rows), np.int64)])
+        rows = np.column_stack([rows, np.full(len(rows), OLD)])
     return {int(client): (int(tag), int(digest)) for client, tag, digest in rows}

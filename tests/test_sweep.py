@@ -1,6 +1,5 @@
 """Sweeps: their product of runs, what is skipped, and the curves and tables of what they leave."""
 
-import json
 import re
 import shutil
 import sys
@@ -11,6 +10,7 @@ from PIL import Image
 
 import run_simulation
 from fedapp.errors import ConfigError
+from fedapp.files import seal, unseal
 from fedapp.report.curves import draw_curves, of_panel
 from fedapp.report.runs import best_per, load_runs, over_seeds, reach, short_names
 from fedapp.sweep import read_runs
@@ -134,15 +134,16 @@ def test_a_sweep_goes_on_where_it_stopped(
 ) -> None:
     out = tmp_path / "out"
     assert run(monkeypatch, sweep, "--out", out) == 0
-    files = {p.name: (p / "rounds.jsonl").read_bytes() for p in out.iterdir()}
-    assert len(files) == 4
+    before = {place.name: read_rounds(place) for place in out.iterdir()}
+    assert len(before) == 4
     # As if it had been killed in the middle of a run's third line, before the next.
     cut = out / "try-eight-seed-1" / "rounds.jsonl"
     cut.write_bytes(cut.read_bytes()[:-20])
     for file in (out / "try-plain-seed-1").iterdir():
         file.unlink()
     (out / "try-plain-seed-1").rmdir()
-    (out / "try-eight-seed-0" / "config.json").write_text("")  # as if the disk had been full
+    for name in ("config.json", "model.safetensors", "rounds.jsonl"):  # killed as it began
+        (out / "try-eight-seed-0" / name).unlink()
     capsys.readouterr()
     assert run(monkeypatch, sweep, "--out", out) == 0
     told = capsys.readouterr().out
@@ -152,10 +153,9 @@ def test_a_sweep_goes_on_where_it_stopped(
         in told
     )
     assert len(load_runs([out])) == 4, "what was set aside is not shown"
-    for name, before in files.items():
+    for name, rounds in before.items():
         now = [r | {"wall_seconds": 0} for r in read_rounds(out / name)]
-        (out / name / "rounds.jsonl").write_bytes(before)
-        assert now == [r | {"wall_seconds": 0} for r in read_rounds(out / name)]
+        assert now == [r | {"wall_seconds": 0} for r in rounds]
 
 
 def test_another_config_under_the_same_name_is_refused(
@@ -171,9 +171,10 @@ def test_another_config_under_the_same_name_is_refused(
     assert "it is an axis of the sweep" in told.err
     # A key that an older run's config does not have counts as its default.
     for file in out.glob("*/config.json"):
-        facts = json.loads(file.read_text())
+        facts = unseal(file)
+        assert facts
         del facts["config"]["topk.ratio"]
-        file.write_text(json.dumps(facts))
+        file.write_text(seal(facts))
     assert run(monkeypatch, sweep, "--out", out) == 0
     assert capsys.readouterr().out.count("complete already") == 4
     for key in ("topk.ratio=0.3", "lr=0.01"):
