@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from benchmarks.damage import DAMAGES, KEYS, campaign, keys_of, outcome, run, stateful, swap
 from fedapp import client_app, server_app
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.records import read_rounds
+from fedapp.files import seal
+from fedapp.records import read_rounds, was_completed
 
 
 @pytest.mark.parametrize("name", stateful())
@@ -129,3 +131,147 @@ def test_a_state_that_is_damaged_in_a_run_fails_its_client(
     directory = server_app.run(Damaging(client_app.app, config.flat()), config).path
     assert [record["failures"] for record in read_rounds(directory)] == [0, 0, 0, 1, 1, 1, 1]
     assert sum("Client 2 failed: its state is damaged" in text for text in caplog.messages) == 1
+
+
+# What else may lie in a run's directory.
+
+
+def killed(place: Path, **more: Value) -> dict[str, Value]:
+    """Leave a run after five of its seven rounds; return its config."""
+    keys = keys_of("scaffold") | more
+    run(place, keys, until=6)
+    return keys
+
+
+def test_a_file_that_says_nothing_of_itself_is_not_a_state(tmp_path: Path) -> None:
+    keys = killed(tmp_path / "killed")
+    plain = load_file(next((tmp_path / "killed" / "states").glob("*/2/*.safetensors")))
+    for path in (tmp_path / "killed" / "states").glob("*/2/*.safetensors"):
+        save_file({name: array + 1 for name, array in plain.items()}, path)
+    with pytest.raises(ConfigError, match=r"No checkpoint .*state of client 2"):
+        run(tmp_path / "killed", keys | {"resume": True})
+
+
+def test_a_checkpoint_of_an_older_version_is_not_a_new_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = Path(__file__).parent / "old_runs" / "scaffold" / "checkpoint"
+    keys = keys_of("scaffold") | {"quadratic.dim": 6, "num-clients": 4, "clients-per-round": 2}
+    whole = run(tmp_path / "whole", keys | {"num-rounds": 9})
+    run(tmp_path / "killed", keys | {"num-rounds": 9}, until=9)
+    name = "round-0000008.safetensors"
+    shutil.copy(old / name, tmp_path / "killed" / "results" / "run" / "checkpoint" / name)
+    model = run(tmp_path / "killed", keys | {"num-rounds": 9, "resume": True})
+    assert model["x"].tobytes() == whole["x"].tobytes()
+    assert "is not a checkpoint of this run" in caplog.text
+
+
+def test_states_under_client_side_privacy_are_checked_too(tmp_path: Path) -> None:
+    private: dict[str, Value] = {
+        "algorithm": "fedavg", "compressor": "topk", "error-feedback": True, "dp.clip": 1.0,
+        "dp.where": "client", "dp.noise-from": "seed",
+    }  # fmt: skip
+    keys = killed(tmp_path, **private)
+    for path in (tmp_path / "states").glob("*/*/*.safetensors"):
+        path.write_bytes(b"")
+    with pytest.raises(ConfigError, match="No checkpoint"):
+        run(tmp_path, keys | {"resume": True})
+
+
+def test_damaged_states_restart_together_if_that_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = killed(tmp_path / "one", **{"clients-per-round": 5, "num-rounds": 9})
+    whole = run(tmp_path / "whole", keys)
+    newest = sorted((tmp_path / "one" / "states").glob("*/2/*"), key=lambda p: int(p.stem))
+    newest[-2].write_bytes(b"")  # of the newest checkpoint; the older one is intact
+    model = run(tmp_path / "one", keys | {"resume": True, "on-lost-state": "reset"})
+    assert model["x"].tobytes() == whole["x"].tobytes()
+    killed(tmp_path / "all", **{"clients-per-round": 5, "num-rounds": 9})
+    for path in (tmp_path / "all" / "states").glob("*/2/*"):
+        path.write_bytes(b"")
+    run(tmp_path / "all", keys | {"resume": True, "on-lost-state": "reset"})
+    assert "CLIENT STATE IS LOST" in caplog.text
+
+
+def test_names_like_ours_are_left_alone(tmp_path: Path) -> None:
+    keys = keys_of("scaffold")
+    whole = run(tmp_path / "whole", keys)
+    run(tmp_path / "killed", keys, until=3)
+    directory = tmp_path / "killed" / "results" / "run"
+    foreign = {
+        directory / "checkpoint" / "round-best.safetensors": b"mine",
+        directory / "checkpoint" / "round-99.safetensors": b"mine",
+        directory / f".session-{'a' * 32}": b"mine",
+        directory / f".config.json-{'a' * 32}": b"a file, where ours are directories",
+        next((tmp_path / "killed" / "states").iterdir()) / "2" / "².safetensors": b"mine",
+    }
+    for path, content in foreign.items():
+        path.write_bytes(content)
+    model = run(tmp_path / "killed", keys | {"resume": True})
+    assert model["x"].tobytes() == whole["x"].tobytes()
+    assert {path: path.read_bytes() for path in foreign} == foreign
+    assert len(list((directory / "checkpoint").glob("round-000*"))) == 2
+
+
+def test_a_directory_of_hidden_files_is_not_a_run_that_was_begun(tmp_path: Path) -> None:
+    place = tmp_path / "results" / "run"
+    place.mkdir(parents=True)
+    (place / f".session-{'a' * 32}").write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match="holds no run of fedapp"):
+        run(tmp_path, KEYS | {"resume": True})
+    assert contents(tmp_path) == before
+
+
+def test_a_finished_run_without_checkpoints_keeps_its_model(tmp_path: Path) -> None:
+    keys = keys_of("fedavg") | {"checkpoint-every": 0}
+    run(tmp_path, keys)
+    directory = tmp_path / "results" / "run"
+    model = (directory / "model.safetensors").read_bytes()
+    (directory / "rounds.jsonl").write_bytes(b"")
+    with pytest.raises(
+        ConfigError, match=r"rounds\.jsonl is damaged and the run has no checkpoint"
+    ):
+        run(tmp_path, keys | {"resume": True})
+    assert (directory / "model.safetensors").read_bytes() == model
+
+
+def test_checkpoints_count_whatever_the_last_resume_said(tmp_path: Path) -> None:
+    keys = killed(tmp_path / "killed")
+    whole = run(tmp_path / "whole", keys)
+    run(tmp_path / "killed", keys | {"resume": True, "checkpoint-every": 0}, until=7)
+    model = run(tmp_path / "killed", keys | {"resume": True})
+    assert model["x"].tobytes() == whole["x"].tobytes()
+
+
+def test_another_runs_note_of_a_divergence_is_ignored(tmp_path: Path) -> None:
+    keys = killed(tmp_path / "killed")
+    whole = run(tmp_path / "whole", keys)
+    note = tmp_path / "killed" / "results" / "run" / "diverged.txt"
+    note.write_text(seal({"message": "", "since": 1, "run": "another"}))
+    model = run(tmp_path / "killed", keys | {"resume": True})
+    assert model["x"].tobytes() == whole["x"].tobytes()
+    assert not list(note.parent.glob("checkpoint/*.unusable*"))
+
+
+def test_a_sweep_does_not_take_a_damaged_model_for_a_finished_run(tmp_path: Path) -> None:
+    run(tmp_path, KEYS | {"algorithm": "fedavg"})
+    where = {"results-dir": str(tmp_path / "results"), "state-dir": str(tmp_path / "states")}
+    config = parse_run_config(KEYS | where | {"algorithm": "fedavg", "resume": True})
+    assert was_completed(config)
+    (tmp_path / "results" / "run" / "model.safetensors").write_bytes(b"")
+    assert not was_completed(config)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"releases": {"server": 1}}', '{"releases": {"server": -5}}', '["x"]', '"x"', ""]
+)
+def test_a_count_of_releases_without_a_digest_is_refused(text: str, tmp_path: Path) -> None:
+    private: dict[str, Value] = {"dp.clip": 1.0, "dp.where": "client", "dp.noise-from": "seed"}
+    keys = KEYS | {"algorithm": "fedavg"} | private
+    run(tmp_path, keys, until=6)
+    count = tmp_path / "results" / "run" / "privacy.json"
+    count.write_text(text) if text else count.unlink()
+    with pytest.raises(ConfigError, match=r"privacy\.json does not say what this run has spent"):
+        run(tmp_path, keys | {"resume": True})
