@@ -109,7 +109,7 @@ def test_all_algorithms_have_the_same_bits_under_load(tmp_path: Path) -> None:
         start("ray", "ray", OMP_NUM_THREADS="1"),
     ]
     try:
-        shown = [process.communicate(timeout=900)[0] for process in started]
+        shown = [process.communicate(timeout=3600)[0] for process in started]
     finally:
         for process in [*busy, *started]:
             process.kill()

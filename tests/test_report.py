@@ -14,7 +14,7 @@ import pytest
 from fedapp.config import Value, parse_run_config
 from fedapp.report.page import write_report
 from fedapp.report.runs import Run, load_runs, reach
-from tests.conftest import kebab
+from tests.conftest import PATIENCE, kebab
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -164,7 +164,9 @@ def browser() -> Iterator["Browser"]:
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
     ]  # fmt: skip
     with playwright.sync_playwright() as started:
-        launched = started.chromium.launch(executable_path=chromium, args=quiet)
+        launched = started.chromium.launch(
+            executable_path=chromium, args=quiet, timeout=1000 * PATIENCE
+        )
         yield launched
         launched.close()
 
@@ -185,6 +187,7 @@ def show(browser: "Browser", tmp_path: Path) -> Iterator[Show]:
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
         )
         contexts.append(context)
+        context.set_default_timeout(1000 * PATIENCE)
         context.add_init_script(before)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))

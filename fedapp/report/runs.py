@@ -1,4 +1,4 @@
-"""Runs as they are on disk, read and checked; which of them are replicates, and what each came to."""
+"""Runs as they are on disk, read and checked; which of them are replicates, and how far each is."""
 
 import logging
 import math
