@@ -43,7 +43,7 @@ def begin(directory: Path, *records: dict[str, Any], **keys: Value) -> Path:
     """Write a run of five rounds, as far as it is."""
     directory.mkdir()
     config = parse_run_config(kebab({"num_rounds": 5} | keys)).flat()
-    (directory / "config.json").write_text(json.dumps({"config": config}))
+    (directory / "config.json").write_text(json.dumps({"config": config, "versions": {}}))
     append(directory, *records)
     return directory
 
