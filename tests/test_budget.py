@@ -180,7 +180,8 @@ def test_what_leaves_is_on_the_disk_before(tmp_path: Path, monkeypatch: pytest.M
 
     def look(self: Any, *args: Any) -> Any:
         assert counted(tmp_path)["0"] == 1
-        assert [Path(path).parent for path in synced] == [tmp_path, tmp_path.parent]
+        file, directory = map(Path, synced)
+        assert (file.name, directory) == ("privacy-ledger.json", tmp_path)
         return fit(self, *args)
 
     monkeypatch.setattr(os, "fsync", listen)
