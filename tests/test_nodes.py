@@ -109,6 +109,7 @@ def test_neither_a_short_nor_a_long_claim_takes_a_client_from_its_node(
 def test_a_late_claim_is_refused_in_the_node_s_own_log_until_the_other_has_left(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", logger="flwr")
     config, grid = grid_of(place(0), place(1), place(2), results_dir=str(tmp_path), num_rounds=6)
     grid.before[3] = lambda: grid.add(9, partition_id=1)
     grid.before[5] = lambda: grid._contexts.pop(2)
