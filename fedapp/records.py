@@ -492,8 +492,8 @@ class RunDirectory:
             fsync(self.path / ROUNDS)
             return (self.path / ROUNDS).read_text()
 
-    def go_back_to(self, round_: int, copy: str = "") -> list[Record]:
-        """Drop what later rounds left, which are run again; return the rounds that stay.
+    def go_back_to(self, round_: int, copy: str = "") -> None:
+        """Drop what later rounds left, which are run again.
 
         Of a round that is missing or damaged, the checkpoint's copy is taken.
         """
@@ -512,7 +512,6 @@ class RunDirectory:
             (self.path / MODEL).unlink(missing_ok=True)  # there was room for the rounds
             (self.path / DIVERGED).unlink(missing_ok=True)
             self._rounds = (self.path / ROUNDS).open("a")
-        return records
 
     def _lines_left(self) -> list[str]:
         try:
@@ -539,8 +538,7 @@ class RunDirectory:
 
     def write_divergence(self, error: DivergedError) -> None:
         """Say that the run diverged, so that a sweep does not try it again and `resume` goes further back."""
-        since = getattr(error, "since", 0)
-        content = {"message": str(error), "since": since, "run": self.identity}
+        content = {"message": str(error), "since": error.since, "run": self.identity}
         try:
             write_text(self.path / DIVERGED, seal(content))
         except OSError as full:  # the divergence itself is what must be told
