@@ -1,23 +1,18 @@
-"""The run config: every key with its type, default and bounds, validated in one place.
+"""The keys of every run, each with its type, default, bounds and description.
 
-`pyproject.toml` declares the same keys and defaults, because Flower refuses a key that is
-not declared there; a test keeps the two equal. Keys are kebab-case outside and snake_case
-here; an algorithm's own keys are a table of its name.
+The tables of algorithms, compressors and problems are declared beside these; `fedapp/parsing.py` puts them together.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from flwr.common.config import flatten_dict, unflatten_dict
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from flwr.common.config import flatten_dict
+from pydantic import Field, field_validator, model_validator
 
-from fedapp.errors import ConfigError
 from fedapp.names import is_file_name
-
-Value = bool | int | float | str
+from fedapp.tables import T, Table, Value
 
 
 @dataclass(frozen=True)
@@ -44,17 +39,6 @@ class LocalWork:
         return self.steps * self.batch(num_examples)
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        alias_generator=lambda name: name.replace("_", "-"),
-        validate_by_name=True,
-    )
-
-
 def _full_path(path: str | bool) -> str | bool:
     if isinstance(path, str) and path and not Path(path).expanduser().is_absolute():
         raise ValueError(
@@ -74,166 +58,7 @@ def _partitions(text: str) -> dict[int, int]:
     return partitions
 
 
-class FedProxKeys(_Table):
-    """FedProx."""
-
-    mu: float = Field(0.01, ge=0, description="weight of the proximal term mu (y - x)")
-
-
-class FedAvgMKeys(_Table):
-    """FedAvg with server momentum."""
-
-    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
-
-
-class FedProxMKeys(FedProxKeys, FedAvgMKeys):
-    """FedProx with server momentum."""
-
-
-class FedAdamKeys(_Table):
-    """FedAdam, in the notation of Reddi et al."""
-
-    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
-    beta2: float = Field(0.99, ge=0, lt=1, description="decay of the second moment")
-    eps: float = Field(1e-3, gt=0, description="added to the root of the second moment")
-
-
-class MifamKeys(_Table):
-    """MIFA with server momentum."""
-
-    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
-
-
-class ScaffoldKeys(_Table):
-    """SCAFFOLD."""
-
-    option: Literal[1, 2] = Field(2, description="how a client renews its control variate")
-
-
-class FedCetKeys(_Table):
-    """FedCET."""
-
-    c: float = Field(0.0, description="gain of the exchange; 0: 0.9 of its bound")
-    on_failure: Literal["end", "skip"] = Field(
-        "end", description="a client gives no update: end the run, or repeat the round"
-    )
-
-
-class FedDynKeys(_Table):
-    """FedDyn."""
-
-    alpha: float = Field(0.1, gt=0, description="weight of the proximal term")
-
-
-class FedDcKeys(_Table):
-    """FedDC."""
-
-    alpha: float = Field(0.1, ge=0, description="weight of the drift term")
-
-
-class MimeLiteKeys(_Table):
-    """MimeLite with the momentum of SGD."""
-
-    beta: float = Field(0.9, ge=0, lt=1, description="momentum")
-
-
-class FedComGateKeys(_Table):
-    """FedCOMGATE."""
-
-    memory: Literal["none", "local", "paper"] = Field(
-        "none", description="what compression left out is kept and sent later"
-    )
-
-
-class MoonKeys(_Table):
-    """MOON."""
-
-    mu: float = Field(1.0, ge=0, description="weight of the contrastive loss")
-    temperature: float = Field(0.5, gt=0, description="T of the contrastive loss")
-
-
-class MoonMKeys(MoonKeys, FedAvgMKeys):
-    """MOON with server momentum."""
-
-
-class FedMlbKeys(_Table):
-    """FedMLB."""
-
-    lambda1: float = Field(1.0, ge=0, description="weight of the paths' cross-entropy")
-    lambda2: float = Field(1.0, ge=0, description="weight of the paths' divergence")
-    temperature: float = Field(1.0, gt=0, description="T of the divergence")
-
-
-class FedMlbMKeys(FedMlbKeys, FedAvgMKeys):
-    """FedMLB with server momentum."""
-
-
-class GradMaKeys(_Table):
-    """GradMA, GradMA-W and GradMA-S."""
-
-    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
-    beta2: float = Field(0.5, ge=0, lt=1, description="how much of the memory stays each round")
-    memory_size: int = Field(0, ge=0, description="clients in the memory; 0: 100, or all if fewer")
-    scope: Literal["layer", "model"] = Field("layer", description="what is projected at once")
-
-
-class FedBcgdKeys(_Table):
-    """FedBCGD and FedBCGD+."""
-
-    blocks: int = Field(
-        5, ge=1, description="into which the model is divided, beside the shared one"
-    )
-    momentum: float = Field(0.5, ge=0, lt=1, description="lambda, of the server's step")
-    control: Literal["consistent", "printed"] = Field(
-        "consistent", description="which of its control variate a client renews (fedbcgd-plus)"
-    )
-
-
-class DianaKeys(_Table):
-    """DIANA."""
-
-    alpha: float = Field(0.0, ge=0, le=1, description="step of the shifts h; 0: 1/(1 + q)")
-
-
-class VrDianaKeys(DianaKeys):
-    """VR-DIANA."""
-
-    probability: float = Field(
-        0.0, ge=0, le=1, description="of a new snapshot; 0: 1/(batches of the client)"
-    )
-
-
-class QsgdKeys(_Table):
-    """The compressor qsgd."""
-
-    levels: int = Field(16, ge=1, le=32767, description="s: levels of a number's size")
-    norm: Literal["l2", "max"] = Field("l2", description="what sizes are measured by")
-    bucket: int = Field(0, ge=0, le=1 << 40, description="numbers that share a norm; 0: all")
-
-
-class UniformKeys(_Table):
-    """The compressor uniform."""
-
-    bits: int = Field(8, ge=1, le=16, description="bits of a number")
-    rounding: Literal["stochastic", "nearest"] = Field("stochastic", description="to a level")
-    scope: Literal["tensor", "vector"] = Field("tensor", description="what shares a scale")
-    zero_point_noise: int = Field(0, ge=0, description="R: the zero point is off by up to R")
-
-
-class TopKKeys(_Table):
-    """The compressor topk."""
-
-    ratio: float = Field(0.1, gt=0, le=1, description="part of the numbers that is sent")
-    values: Literal["none", "float16", "qsgd", "uniform"] = Field(
-        "none", description="what compresses these"
-    )
-
-
-class RandKKeys(TopKKeys):
-    """The compressor randk."""
-
-
-class QuadraticKeys(_Table):
+class QuadraticKeys(Table):
     """The quadratic problem, `dataset = "quadratic"`."""
 
     dim: int = Field(30, ge=1, description="number of coordinates")
@@ -244,7 +69,7 @@ class QuadraticKeys(_Table):
     flat: int = Field(0, ge=0, description="directions in which no client's quadratic changes")
 
 
-class ErmKeys(_Table):
+class ErmKeys(Table):
     """The binary problems, `model = "logistic"` and `"sigmoid-erm"`."""
 
     positive: int = Field(0, ge=0, description="the class that is told from others")
@@ -252,7 +77,7 @@ class ErmKeys(_Table):
     regularization: float = Field(1e-4, gt=0, description="lambda over the smoothness L")
 
 
-class VitKeys(_Table):
+class VitKeys(Table):
     """The model vit-base."""
 
     image_size: int = Field(224, ge=16, description="side to which images are resized")
@@ -264,7 +89,7 @@ class VitKeys(_Table):
         return path if path == "imagenet" else str(_full_path(path))
 
 
-class DpKeys(_Table):
+class DpKeys(Table):
     """Differential privacy of whole clients."""
 
     clip: float = Field(0.0, ge=0, description="largest norm of an update; 0: no privacy")
@@ -285,7 +110,7 @@ class DpKeys(_Table):
         return self.clip > 0 and self.where == "client"
 
 
-class TimeKeys(_Table):
+class TimeKeys(Table):
     """The simulated clock (FedPAQ, section 5)."""
 
     comm_comp_ratio: float = Field(
@@ -293,7 +118,7 @@ class TimeKeys(_Table):
     )
 
 
-class RunConfig(_Table):
+class RunConfig(Table):
     """Everything that decides what a run computes and where it leaves it."""
 
     algorithm: str = Field("fedavg", description="see `fedapp algorithms`")
@@ -333,9 +158,7 @@ class RunConfig(_Table):
     max_update_ratio: float = Field(
         1000.0, ge=0, description="of an update's length to the usual one; 0: no limit"
     )
-    compressor: Literal["", "none", "float16", "qsgd", "uniform", "topk", "randk"] = Field(
-        "", description="of what clients send; empty: the algorithm's own"
-    )
+    compressor: str = Field("", description="of what clients send; empty: the algorithm's own")
     error_feedback: bool = Field(False, description="add what compression lost to the next update")
     seed: int = Field(0, ge=0, description="of everything random")
 
@@ -378,29 +201,6 @@ class RunConfig(_Table):
     )
     node_partitions: str = Field("", description="<node-id>=<partition-id> ...; empty: any")
 
-    fedprox: FedProxKeys = FedProxKeys()
-    fedavgm: FedAvgMKeys = FedAvgMKeys()
-    fedproxm: FedProxMKeys = FedProxMKeys()
-    fedadam: FedAdamKeys = FedAdamKeys()
-    mifam: MifamKeys = MifamKeys()
-    scaffold: ScaffoldKeys = ScaffoldKeys()
-    fedcomgate: FedComGateKeys = FedComGateKeys()
-    fedcet: FedCetKeys = FedCetKeys()
-    feddyn: FedDynKeys = FedDynKeys()
-    feddc: FedDcKeys = FedDcKeys()
-    mimelite: MimeLiteKeys = MimeLiteKeys()
-    moon: MoonKeys = MoonKeys()
-    moonm: MoonMKeys = MoonMKeys()
-    fedmlb: FedMlbKeys = FedMlbKeys()
-    fedmlbm: FedMlbMKeys = FedMlbMKeys()
-    gradma: GradMaKeys = GradMaKeys()
-    fedbcgd: FedBcgdKeys = FedBcgdKeys()
-    diana: DianaKeys = DianaKeys()
-    vrdiana: VrDianaKeys = VrDianaKeys()
-    qsgd: QsgdKeys = QsgdKeys()
-    uniform: UniformKeys = UniformKeys()
-    topk: TopKKeys = TopKKeys()
-    randk: RandKKeys = RandKKeys()
     quadratic: QuadraticKeys = QuadraticKeys()
     erm: ErmKeys = ErmKeys()
     vit: VitKeys = VitKeys()
@@ -454,10 +254,11 @@ class RunConfig(_Table):
             )
         return self
 
-    @property
-    def options(self) -> Any:
-        """The algorithm's own keys, or None if it has none; a variant such as gradma-w shares gradma's."""
-        return getattr(self, self.algorithm.partition("-")[0], None)
+    def table(self, kind: type[T]) -> T:
+        """Return the table of a kind: an algorithm's options, a compressor's settings, a problem's keys."""
+        fields = type(self).model_fields
+        values = (getattr(self, name) for name in fields)
+        return next((value for value in values if type(value) is kind), kind())
 
     @property
     def partition_of(self) -> dict[int, int]:
@@ -483,27 +284,3 @@ class RunConfig(_Table):
     def flat(self) -> dict[str, Value]:
         """Return the config as Flower writes it: one level, kebab-case, dotted tables."""
         return dict(flatten_dict(self.model_dump(by_alias=True)))
-
-
-def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
-    """Validate a flat run config; whatever is wrong becomes one sentence."""
-    try:
-        return RunConfig.model_validate(unflatten_dict(dict(values)))
-    except ValidationError as invalid:
-        raise ConfigError(_sentence(invalid)) from None
-    except TypeError:  # one key is a value and a table at once
-        raise ConfigError("A config key is given both a value and keys of its own.") from None
-
-
-def _sentence(invalid: ValidationError) -> str:
-    problem = invalid.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        return f"There is no config key '{key}': see pyproject.toml for those there are."
-    if not key:  # a check over several keys names them itself
-        return f"{message}."
-    if problem["type"] == "model_type":
-        return f"{key} is a table of keys: set {key}.<key> instead."
-    message = message.removeprefix("Input ")
-    return f"{key} = {problem['input']!r} is not allowed: it {message}."
