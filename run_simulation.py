@@ -19,13 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from fedapp.config import (
-    RunConfig,
-    absolute_paths,
-    add_config_arguments,
-    parse_run_config,
-    read_overrides,
-)
+from fedapp.commandline import absolute_paths, add_config_arguments, read_overrides
+from fedapp.config import RunConfig, parse_run_config
 from fedapp.errors import ConfigError, RunError
 from fedapp.names import one_line
 from fedapp.sweep import PlannedRun, read_runs

@@ -9,7 +9,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from fedapp.config import RunConfig, absolute_paths, parse_run_config, read_overrides
+from fedapp.commandline import absolute_paths, read_overrides
+from fedapp.config import RunConfig, parse_run_config
 from fedapp.errors import ConfigError
 from fedapp.names import one_line
 

@@ -10,9 +10,10 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedapp import budget, wire
-from fedapp.config import RunConfig, Value, parse_run_config, writable_directory
+from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.data import ImageFacts, Shard
 from fedapp.errors import ConfigError
+from fedapp.files import writable_directory
 from fedapp.hosting import hosted_clients
 from fedapp.problems import make_problem
 from fedapp.problems.problem import Problem
