@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fedapp.commandline import absolute_paths, add_config_arguments, read_overrides
-from fedapp.config import RunConfig, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
 from fedapp.names import one_line
+from fedapp.parsing import parse_run_config
 from fedapp.sweep import PlannedRun, read_runs
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--per takes a config key, not {key}.")
     if arguments.dry_run:
         return _show_plan(runs)
-    from fedapp.models import make_problem
+    from fedapp.problems import make_problem
 
     tally = Tally()
     swept = [config for plan, config in zip(planned, runs, strict=True) if plan.name]
@@ -295,7 +296,7 @@ def _config(run: PlannedRun, arguments: argparse.Namespace) -> RunConfig:
     config = parse_run_config(absolute_paths(values))
     from fedapp.registry import find_algorithm
 
-    find_algorithm(config)
+    find_algorithm(config.algorithm)
     return config
 
 
@@ -303,7 +304,7 @@ def _config(run: PlannedRun, arguments: argparse.Namespace) -> RunConfig:
 def _engine(arguments: argparse.Namespace) -> Iterator[Callable[[RunConfig], "Grid"]]:
     """Start the engine that all runs share."""
     from fedapp import client_app, engine
-    from fedapp.models import make_problem
+    from fedapp.problems import make_problem
 
     if arguments.engine == "inline":
         yield lambda config: engine.InlineGrid(client_app.app, config.flat())

@@ -20,11 +20,12 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from fedapp import client_app, server_app
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.parsing import parse_run_config
 from fedapp.records import read_rounds
 from fedapp.registry import ALGORITHMS, keeps_state
+from fedapp.tables import Value
 
 KEYS: dict[str, Value] = {
     "dataset": "quadratic",

@@ -10,10 +10,10 @@ import multiprocessing
 import resource
 
 from fedapp import client_app
-from fedapp.config import parse_run_config
+from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
-from fedapp.models import make_problem
-from fedapp.registry import make_strategy
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds
 
 BATCHES = {"lenet5": 50, "vgg11": 50, "vgg19": 50, "resnet18": 50, "vit-base": 4}

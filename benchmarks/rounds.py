@@ -25,14 +25,16 @@ from rich.table import Table
 from benchmarks.bare import BareTraining
 from benchmarks.superlink import FlwrRun, own_superlink
 from benchmarks.workloads import BATCH, CIFAR, LR, MNIST, SAMPLES, STEPS, WORKLOADS, Workload
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.building import make_strategy
+from fedapp.config import RunConfig
 from fedapp.data.cache import _write as write_data_set
 from fedapp.data.cache import cache_dir
 from fedapp.data.sources import Split
 from fedapp.engine.ray import RayGrid, RayWorkers
-from fedapp.models import make_problem
-from fedapp.registry import make_strategy
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 
 ROOT = Path(__file__).parent.parent
 GROWTH = (100, 1000, 10_000)

@@ -34,14 +34,16 @@ from rich.table import Table
 
 from fedapp import client_app, registry, server_app, wire
 from fedapp.client import Client
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.engine.local import CLIENT_APP_FAILED
 from fedapp.parallel import silence
+from fedapp.parsing import parse_run_config
 from fedapp.randomness import generator
 from fedapp.records import read_rounds
 from fedapp.registry import ALGORITHMS
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Value
 
 if TYPE_CHECKING:
     from fedapp.engine.ray import RayWorkers

@@ -32,9 +32,10 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedapp.accounting import gaussian_epsilon
-from fedapp.config import RunConfig, Value
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory, write_text
+from fedapp.tables import Value
 
 log = logging.getLogger("flwr")
 LEDGER = "privacy-ledger.json"

@@ -10,9 +10,10 @@ import numpy as np
 import typer
 
 from fedapp.commandline import absolute_paths, read_overrides
-from fedapp.config import RunConfig, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.names import one_line
+from fedapp.parsing import parse_run_config
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -34,12 +35,12 @@ def _config(presets: list[Path] | None, assignments: list[str] | None) -> RunCon
 @app.command()
 def algorithms() -> None:
     """List the algorithms, and the keys that each reads with their defaults."""
-    from fedapp.registry import ALGORITHMS, keys_of
+    from fedapp.registry import ALGORITHMS
 
     width = max(map(len, ALGORITHMS)) + 2
     for algorithm in ALGORITHMS.values():
         typer.echo(f"{algorithm.name:{width}}{algorithm.summary}")
-        keys = [f"{key} = {value}" for key, value in keys_of(algorithm).items()]
+        keys = [f"{key} = {value}" for key, value in algorithm.keys().items()]
         typer.echo(" " * width + ", ".join(keys or ["no keys of its own"]))
 
 
@@ -86,7 +87,7 @@ def similarity(
     output: Picture = Path("similarity.png"),
 ) -> None:
     """Draw how alike the clients are: cosines of their full gradients at the initial model."""
-    from fedapp.models import make_problem
+    from fedapp.problems import make_problem
     from fedapp.report.similarity import cosine_similarities, draw_similarities
 
     _check_picture(output)
@@ -110,9 +111,10 @@ def blocks(presets: Presets = None, config: Assignments = None) -> None:
 
     from fedapp.plan import Outline
     from fedapp.report.blocks import blocks_table
+    from strategies.fedbcgd import Options
 
     run = _config(presets, config)
-    Console().print(blocks_table(Outline(run).layout, run.fedbcgd.blocks))
+    Console().print(blocks_table(Outline(run).layout, run.table(Options).blocks))
 
 
 Runs = Annotated[

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
-from fedapp.models.problem import Loss, NetworkObjective, Objective
 from fedapp.privacy import private_update
+from fedapp.problems.problem import Loss, NetworkObjective, Objective
 from fedapp.randomness import generator
+from fedapp.tables import Table
 
 State = dict[str, Tensor]
 
@@ -37,10 +38,11 @@ class Client(NumPyClient):
         client: int,
         state: State,
         compressor: Compressor | None = None,
+        options: Table | None = None,
     ) -> None:
         self.objective = objective
         self.config = config
-        self.options = config.options
+        self.options: Any = options
         self.client = client
         self.compressor = compressor  # None: vectors are sent as they are
         self.state = state  # what `update` leaves here is there in the client's next round

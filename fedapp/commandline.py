@@ -9,8 +9,8 @@ from typing import Any
 
 from flwr.common.config import flatten_dict, parse_config_args
 
-from fedapp.config import Value
 from fedapp.errors import ConfigError
+from fedapp.tables import Value
 
 _ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits them
 

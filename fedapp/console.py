@@ -10,9 +10,9 @@ from rich.table import Table
 
 from fedapp.attendance import Attendance
 from fedapp.config import RunConfig
-from fedapp.costs import human_bytes
 from fedapp.hosting import Hosting
 from fedapp.records import RunDirectory
+from fedapp.traffic import human_bytes
 
 BEST: dict[str, Callable[[float, float], float]] = {
     "test_accuracy": max,

@@ -8,19 +8,21 @@ import numpy as np
 import torch
 from rich.table import Table
 
+from fedapp.building import expected_bytes, make_strategy
 from fedapp.config import RunConfig
-from fedapp.costs import human_bytes
 from fedapp.data import load_images
 from fedapp.data.sources import SHAPES, find_source
-from fedapp.models import is_network
 from fedapp.models.layout import Layout
 from fedapp.models.networks import layout_of, make_network
-from fedapp.models.problem import Vector
-from fedapp.registry import make_strategy
+from fedapp.problems import is_network
+from fedapp.problems.problem import Vector
+from fedapp.traffic import human_bytes
 
 
 class Outline:
     """A problem's measures: all that a strategy needs to be made."""
+
+    facts = None
 
     def __init__(self, config: RunConfig) -> None:
         self.dtype = np.dtype(config.dtype)
@@ -107,7 +109,7 @@ def _cost(config: RunConfig) -> tuple[tuple[str, ...], tuple[float, float]]:
         f"{config.clients_per_round} of {config.num_clients}",
         f"{config.num_rounds:,}",
     )
-    return what, strategy.expected_bytes()
+    return what, expected_bytes(strategy)
 
 
 def _range(values: Sequence[float]) -> str:

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from fedapp import __version__
-from fedapp.config import RunConfig, Value
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.files import (
     DamagedFileError,
@@ -45,6 +45,7 @@ from fedapp.files import (
     write_atomically,
     write_text,
 )
+from fedapp.tables import Value
 
 log = logging.getLogger("flwr")
 
@@ -161,9 +162,17 @@ def _is_beginning(path: Path) -> bool:
     return path.name == LOCK or is_leftover(path) or empty
 
 
+def with_defaults(config: dict[str, Value]) -> dict[str, Value]:
+    """Return a config with the defaults of keys that an older version did not have."""
+    from fedapp.parsing import parse_run_config  # slow to import, and rarely needed
+
+    return parse_run_config({}).flat() | config
+
+
 def read_config(directory: Path) -> dict[str, Value]:
     """Read the config that a run was started with; a key that did not exist then had, in effect, its default."""
-    return RunConfig().flat() | read_passport(directory).config
+    config = read_passport(directory).config
+    return config if config.keys() >= RunConfig().flat().keys() else with_defaults(config)
 
 
 # Rounds.
@@ -268,7 +277,7 @@ def was_completed(config: RunConfig) -> bool:
     if not directory.exists():
         return False
     passport = identify(directory)
-    before = RunConfig().flat() | passport.config if passport else config.flat()
+    before = with_defaults(passport.config) if passport else config.flat()
     if different(before, config, {"resume"}):
         raise ConfigError(
             f"{directory} holds a run with another config: choose another --out, or remove it."
@@ -389,7 +398,7 @@ class RunDirectory:
 
     def _check(self, config: RunConfig, found: Passport) -> None:
         """Refuse to continue with another run than the one that is here."""
-        before = RunConfig().flat() | found.config
+        before = with_defaults(found.config)
         fixed = {"num-rounds"} if config.lr_schedule == "inverse-sqrt" else set()
         if key := different(before, config, MAY_CHANGE - fixed):
             raise ConfigError(
@@ -455,7 +464,8 @@ class RunDirectory:
     def _create(config: RunConfig) -> Path:
         parent = writable_directory("results-dir", results_dir(config))
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        name = config.run_name or f"{config.algorithm}-{config.dataset}-{stamp}"
+        algorithm = config.algorithm.rpartition(":")[2].lower()
+        name = config.run_name or f"{algorithm}-{config.dataset}-{stamp}"
         for number in itertools.count(1):
             path = parent / (name if number == 1 else f"{name}-{number}")
             try:

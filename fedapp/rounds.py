@@ -12,7 +12,7 @@ from flwr.superlink.grid import HttpGrid
 from fedapp import wire
 from fedapp.config import RunConfig
 from fedapp.hosting import Hosting
-from fedapp.models.problem import Problem
+from fedapp.problems.problem import Problem
 from fedapp.strategy import FederatedStrategy
 from fedapp.threads import one_thread
 
@@ -30,10 +30,9 @@ SUMMED = [
 
 def run_rounds(
     grid: Grid,
-    strategy: FederatedStrategy,
+    strategy: FederatedStrategy[Any],
     problem: Problem,
     config: RunConfig,
-    identity: str,
     done: int = 0,
     tell_nodes: Callable[[Hosting, bool], None] = lambda hosting, deployed: None,
 ) -> Iterator[dict[str, Any]]:
@@ -57,9 +56,8 @@ def run_rounds(
     for round_ in range(done + 1, config.num_rounds + 1):
         started = time.perf_counter()
         spent: dict[str, Any] = dict.fromkeys(SUMMED, 0)
-        for attempt in range(config.round_retries + 1):
-            how = ConfigRecord({"attempt": attempt, "run": identity})
-            messages = strategy.configure_train(round_, arrays, how, grid)
+        for _ in range(config.round_retries + 1):
+            messages = strategy.configure_train(round_, arrays, ConfigRecord(), grid)
             replies = grid.send_and_receive(messages, timeout=config.round_timeout or None)
             aggregated, metrics = strategy.aggregate_train(round_, replies)
             spent = {name: spent[name] + metrics[name] for name in SUMMED}
@@ -74,7 +72,7 @@ def run_rounds(
                 strategy.min_clients,
             )
         else:
-            raise strategy.too_few_updates(round_)
+            raise strategy.admission.too_few_updates(round_, strategy.min_clients)
         due = round_ % config.eval_every == 0 or round_ == config.num_rounds
         figures = problem.evaluate(strategy.x, strategy.buffers) if due else {}
         record: dict[str, Any] = {"round": round_, "test_loss": None, "test_accuracy": None}

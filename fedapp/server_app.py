@@ -8,16 +8,20 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
+from fedapp import building
+from fedapp.building import check, make_strategy
 from fedapp.checkpoint import Checkpoints
-from fedapp.config import RunConfig, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.console import RunConsole
 from fedapp.deliveries import UNDELIVERED
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import DivergedError, log_as_one_sentence
 from fedapp.files import writable_directory
-from fedapp.models import make_problem
+from fedapp.ledger import Place
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.records import RunDirectory
-from fedapp.registry import find_algorithm, keeps_state, make_strategy
+from fedapp.registry import find_algorithm, keeps_state
 from fedapp.report.tensorboard import TensorBoardLog, writer_type
 from fedapp.rounds import run_rounds
 from fedapp.state import CLIENT_STATE, DirectoryStore
@@ -41,10 +45,9 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, config: RunConfig) -> RunDirectory:
     """Run one experiment on a grid; what it has is saved however it ends."""
-    find_algorithm(config)  # an unknown one is told before data are loaded
+    find_algorithm(config.algorithm)  # an unknown one is told before data are loaded
     problem = make_problem(config)
-    strategy = make_strategy(config, problem)
-    strategy.facts = problem.facts
+    check(config, problem)
     deployed = isinstance(grid, HttpGrid)
     if isinstance(grid, HttpGrid):
         pull_one_by_one(grid)
@@ -62,23 +65,26 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         directory.path, directory.identity, config.flat(), old_until=directory.old_until
     )
     lasting = bool(config.checkpoint_every or checkpoints.paths())  # the run may be resumed
-    strategy.durable_states = not shares_disk
-    strategy.deliveries.spill_to(directory.path / UNDELIVERED, directory.identity)
+    notes = []
+    state_dir = config.state_dir
     try:
         if config.tensorboard:
             board = TensorBoardLog(directory.path)
-        if keeps_state(config) and not config.state_dir:
+        if keeps_state(config) and not state_dir:
             if isinstance(grid, InMemoryGrid) or (lasting and not deployed):
                 # Flower's simulation carries a node's Context with every message to it and back; and what
                 # is in a process's memory is lost with it.
-                strategy.state_dir = str(writable_directory("results-dir", client_state))
+                state_dir = str(writable_directory("results-dir", client_state))
             elif lasting:
-                strategy.notes.append(
+                notes.append(
                     "Nodes without a state-dir of their own forget what their clients remember when a run resumes."
                 )
-        if keeps_state(config) and strategy.state_dir and shares_disk:
-            states = Path(strategy.state_dir).expanduser() / directory.identity
+        if keeps_state(config) and state_dir and shares_disk:
+            states = Path(state_dir).expanduser() / directory.identity
             checkpoints.states = DirectoryStore(states)
+        undelivered = directory.path / UNDELIVERED
+        place = Place(directory.identity, state_dir, not shares_disk, undelivered)
+        strategy = make_strategy(config, problem, place)
         complete = bool(config.resume) and directory.is_complete(config)
         done = 0
         begun = directory.begun
@@ -86,20 +92,16 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
             restored = checkpoints.restore(strategy, directory.diverged_since())
             done = restored.round
             directory.go_back_to(done, restored.rounds)
-            strategy.notes.append(
-                f"Going on after round {done}." if done else "Beginning at round 1."
-            )
+            notes.append(f"Going on after round {done}." if done else "Beginning at round 1.")
         if strategy.privacy and not complete:
             count = directory.path / "privacy.json"
             strategy.privacy.keep(count, directory.identity, begun, directory.old_until > 0)
-            strategy.notes.append(strategy.privacy.forecast(config.num_rounds - done))
-            for warning in strategy.privacy.warnings():
-                log.warning(warning)
-        strategy.notes.append(strategy.what_is_sent())
-        with RunConsole(config, directory, strategy.x.size, strategy.notes) as console:
-            rounds = run_rounds(
-                grid, strategy, problem, config, directory.identity, done, console.nodes
-            )
+            notes.append(strategy.privacy.forecast(config.num_rounds - done))
+        for warning in building.warnings(strategy):
+            log.warning(warning)
+        notes += building.notes(strategy)
+        with RunConsole(config, directory, strategy.x.size, notes) as console:
+            rounds = run_rounds(grid, strategy, problem, config, done, console.nodes)
             if complete:
                 console.say("This run is complete already.")
                 return directory

@@ -26,7 +26,9 @@ from fedapp.wire import Update
 class Options(Table):
     """DIANA."""
 
-    alpha: float = Field(0.0, ge=0, le=1, description="step of the shifts h_i; 0: 1/(1 + q), q of the compressor")
+    alpha: float = Field(
+        0.0, ge=0, le=1, description="step of the shifts h_i; 0: 1/(1 + q), q of the compressor"
+    )
 
 
 class VROptions(Options):

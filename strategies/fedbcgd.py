@@ -8,7 +8,6 @@ FedBCGD+. Down: x and c. Up: the same parts of u_i and of c_i+ - c_i. Server sta
 """
 
 from collections.abc import Sequence
-
 from typing import Literal
 
 import numpy as np
@@ -18,7 +17,7 @@ from clients.fedbcgd import FedBCGDClient, FedBCGDPlusClient
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.config import RunConfig
 from fedapp.models.layout import Layout, divide
-from fedapp.models.problem import Vector
+from fedapp.problems.problem import Vector
 from fedapp.randomness import generator
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table
@@ -116,9 +115,7 @@ def notes(config: RunConfig, layout: Layout) -> list[str]:
     ]
 
 
-NO_FEEDBACK = (
-    "FedBCGD's clients upload another block each time, so what compression lost has no place in the next upload"
-)
+NO_FEEDBACK = "FedBCGD's clients upload another block each time, so what compression lost has no place in the next upload"
 UNIFORM = "FedBCGD takes plain means over the clients of a block"
 ALGORITHM = Algorithm(
     "fedbcgd",

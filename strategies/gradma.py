@@ -8,7 +8,6 @@ Client state: its last local model (GradMA, GradMA-W). GradMA-W's server is FedA
 """
 
 from collections.abc import Sequence
-
 from typing import Literal
 
 import numpy as np

@@ -7,7 +7,6 @@ c_i. Client state: c_i.
 """
 
 from collections.abc import Sequence
-
 from typing import Literal
 
 import numpy as np
@@ -19,7 +18,6 @@ from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table
 from fedapp.wire import Arrays, Update
-
 
 UNIFORM = "The control variate c is the plain mean over all N clients"
 

@@ -15,8 +15,9 @@ import pytest
 os.environ["FEDAPP_CACHE"] = tempfile.mkdtemp(prefix="fedapp-test-cache-")
 
 from fedapp import client_app, records, server_app
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
+from fedapp.parsing import parse_run_config
+from fedapp.tables import Value
 
 RunInline = Callable[..., Path]
 T = TypeVar("T")

@@ -21,11 +21,12 @@ from safetensors.numpy import load_file
 import run_simulation
 from fedapp import client_app, server_app
 from fedapp.checkpoint import Checkpoints
-from fedapp.config import Value, parse_run_config
 from fedapp.data import cache
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.parsing import parse_run_config
 from fedapp.records import read_rounds
+from fedapp.tables import Value
 
 SIZE = 4 << 20  # bytes
 PAGE = 4096

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from fedapp import client_app, registry, server_app
 from fedapp.admission import NAMED, REMEMBERED, Admission
-from fedapp.config import Value, parse_run_config
+from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
 from fedapp.errors import DivergedError
-from fedapp.models import make_problem
-from fedapp.registry import make_strategy
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests.conftest import kebab, read_rounds
 from tests.test_checkpoint import in_round, killed

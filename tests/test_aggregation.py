@@ -22,12 +22,14 @@ from fedapp.aggregation import (
     Rule,
     TrimmedMean,
 )
+from fedapp.building import make_strategy
 from fedapp.checkpoint import Checkpoints
-from fedapp.config import Value, parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.parsing import parse_run_config
 from fedapp.plan import Outline, plan
-from fedapp.registry import ALGORITHMS, make_strategy
+from fedapp.problems import make_problem
+from fedapp.registry import ALGORITHMS
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.test_checkpoint import assert_same, before_checkpoint, in_round, killed, run

@@ -10,14 +10,17 @@ import pytest
 
 from clients.averaging import FedAvgClient
 from fedapp import client_app
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.building import make_strategy
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
-from fedapp.models.quadratic import Quadratic
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
+from fedapp.problems.quadratic import Quadratic
 from fedapp.randomness import generator, sample_cohort
-from fedapp.registry import ALGORITHMS, find_algorithm, make_strategy
+from fedapp.registry import ALGORITHMS, find_algorithm
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests import oracles
 from tests.conftest import kebab

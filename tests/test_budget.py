@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 from fedapp import budget, client_app, wire
 from fedapp.accounting import epsilon, gaussian_epsilon
 from fedapp.budget import LEDGER, Limits, NodeLedger
+from fedapp.building import make_strategy
 from fedapp.client import Client
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
-from fedapp.models import make_problem
-from fedapp.registry import ALGORITHMS, make_strategy
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
+from fedapp.registry import ALGORITHMS
+from fedapp.tables import Value
 from fedapp.wire import Invitation
 from tests.conftest import RunInline, kebab, read_rounds
 

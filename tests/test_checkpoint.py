@@ -17,14 +17,16 @@ from filelock import FileLock
 from safetensors.numpy import load_file
 
 from fedapp import client_app, files, records, server_app
+from fedapp.building import make_strategy
 from fedapp.checkpoint import Checkpoints
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
-from fedapp.models import make_problem
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.records import was_completed
-from fedapp.registry import ALGORITHMS, keeps_state, make_strategy
+from fedapp.registry import ALGORITHMS, keeps_state
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Value
 from tests.conftest import kebab, read_rounds
 
 ROOT = Path(__file__).parents[1]

@@ -8,13 +8,16 @@ import pytest
 import torch
 from PIL import Image
 
+from fedapp.building import make_strategy
 from fedapp.cli import main
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.parsing import parse_run_config
 from fedapp.plan import Outline
-from fedapp.registry import ALGORITHMS, keys_of, make_strategy
+from fedapp.problems import make_problem
+from fedapp.registry import ALGORITHMS, keys_of
 from fedapp.report.similarity import cosine_similarities
+from fedapp.tables import Value
 from tests.conftest import RunInline
 
 

@@ -12,11 +12,12 @@ from safetensors.numpy import load_file
 from clients.averaging import FedAvgClient
 from fedapp import client_app, registry, server_app
 from fedapp.compression import COMPRESSORS, make_compressor
-from fedapp.config import Value, parse_run_config
-from fedapp.costs import sending_seconds, training_seconds
 from fedapp.engine import InlineGrid
 from fedapp.errors import DivergedError
+from fedapp.parsing import parse_run_config
 from fedapp.registry import ALGORITHMS
+from fedapp.tables import Value
+from fedapp.traffic import sending_seconds, training_seconds
 from tests.conftest import RunInline, kebab, read_rounds
 
 ONE_STEP = {"qsgd", "diana", "vrdiana"}

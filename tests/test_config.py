@@ -9,10 +9,12 @@ import pytest
 from flwr.common.config import flatten_dict
 
 from fedapp.commandline import absolute_paths, read_overrides
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.registry import find_algorithm
+from fedapp.tables import Value
 
 ROOT = Path(__file__).parent.parent
 

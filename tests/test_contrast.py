@@ -8,12 +8,14 @@ import torch
 from safetensors.numpy import load_file
 
 from clients.gradma import GradMAClient
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.data import load_images
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
 from fedapp.models.networks import make_network
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.randomness import generator, sample_cohort
+from fedapp.tables import Value
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.test_algorithms import trajectory

@@ -11,11 +11,12 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks.damage import DAMAGES, KEYS, campaign, keys_of, outcome, run, stateful, swap
 from fedapp import client_app, server_app
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
 from fedapp.files import seal
+from fedapp.parsing import parse_run_config
 from fedapp.records import read_rounds, was_completed
+from fedapp.tables import Value
 
 
 @pytest.mark.parametrize("name", stateful())

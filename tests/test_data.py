@@ -13,11 +13,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.data import ImageData, load_images, load_partition, sources
 from fedapp.data.partitions import fill_empty
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
+from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"

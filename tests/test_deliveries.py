@@ -7,13 +7,13 @@ import pytest
 
 from benchmarks.damage import KEYS, run
 from fedapp import client_app, deliveries
+from fedapp.building import make_strategy
 from fedapp.checkpoint import Checkpoints
-from fedapp.config import parse_run_config
 from fedapp.deliveries import IN_MEMORY, Deliveries
 from fedapp.engine import InlineGrid
 from fedapp.files import DamagedFileError
-from fedapp.models import make_problem
-from fedapp.registry import make_strategy
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds
 
 MANY = {"num-clients": 40, "clients-per-round": 2, "num-rounds": 40, "eval-every": 40}

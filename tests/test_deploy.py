@@ -44,10 +44,10 @@ from deploy import federation as federation_script
 from deploy.credentials import make_certificates, make_node_key
 from deploy.federation import BIN, NAME, ROOT, Federation, Process, assignments, kill
 from deploy.proxy import FLEET_ROUTES, REFUSAL, find_nginx
-from fedapp.config import Value
+from fedapp.algorithm import Algorithm
 from fedapp.errors import ConfigError
 from fedapp.records import read_rounds
-from fedapp.registry import Algorithm
+from fedapp.tables import Value
 from tests.conftest import RunInline, kebab
 from tests.test_own_data import write_shards
 

@@ -10,14 +10,15 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fedapp.config import Value, parse_run_config
+from fedapp.building import make_strategy
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
 from fedapp.models.layout import Layout, divide
 from fedapp.models.networks import layout_of, make_network
+from fedapp.parsing import parse_run_config
 from fedapp.plan import Outline
+from fedapp.problems import make_problem
 from fedapp.randomness import generator, sample_cohort
-from fedapp.registry import make_strategy
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds

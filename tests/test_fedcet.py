@@ -9,12 +9,13 @@ import torch
 
 from clients.fedcet import FedCETClient, exchange_gain, largest_gain
 from fedapp import client_app
-from fedapp.config import Value, parse_run_config
+from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
 from fedapp.errors import RunError
-from fedapp.models import make_problem
-from fedapp.registry import make_strategy
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.test_algorithms import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.superlink import FlwrRun, own_superlink
-from fedapp.config import Value
+from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 
 pytestmark = pytest.mark.xdist_group("flwr")  # one after the other: they share what they start

@@ -7,13 +7,15 @@ import pytest
 import torch
 
 from fedapp import client_app
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.building import make_strategy
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.randomness import generator, sample_cohort
-from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds

@@ -10,14 +10,15 @@ import pytest
 from flwr.app import Message
 
 from fedapp import client_app, server_app, wire
-from fedapp.config import Value, parse_run_config
+from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
-from fedapp.registry import make_strategy
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds
 from fedapp.state import ContextStore
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Value
 from tests.conftest import kebab, read_rounds
 from tests.test_checkpoint import assert_same, in_round, killed
 

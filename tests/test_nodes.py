@@ -10,12 +10,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedapp import client_app, hosting, server_app
 from fedapp.attendance import Attendance
-from fedapp.config import Value, parse_run_config
 from fedapp.console import MOST_NODES
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting
+from fedapp.parsing import parse_run_config
 from fedapp.strategy import MOST_TOLD_OF_NODE
+from fedapp.tables import Value
 from tests.conftest import kebab, read_rounds
 from tests.test_checkpoint import in_round, killed
 from tests.test_hostile import NASTY, Claims, played
@@ -264,7 +265,7 @@ def test_with_privacy_a_node_does_not_say_how_many_samples_it_has(
     nodes = own_data(tmp_path)
     config, grid = grid_of(*nodes, dp__clip=1.0, dp__where=where)
     from fedapp import wire
-    from fedapp.models import make_problem
+    from fedapp.problems import make_problem
 
     facts = wire.facts_head(make_problem(config).facts)
     hosting = Hosting(6)

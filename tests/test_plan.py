@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import run_simulation
-from fedapp.config import parse_run_config
-from fedapp.models import make_problem
+from fedapp.building import make_strategy
+from fedapp.parsing import parse_run_config
 from fedapp.plan import Outline, plan
-from fedapp.registry import ALGORITHMS, make_strategy
+from fedapp.problems import make_problem
+from fedapp.registry import ALGORITHMS
 from fedapp.sweep import read_runs
 from tests.conftest import RunInline, kebab, read_rounds
 

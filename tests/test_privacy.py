@@ -26,14 +26,18 @@ from scipy.stats import norm
 
 from fedapp import accounting, client_app, registry
 from fedapp.accounting import epsilon
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.algorithm import Algorithm
+from fedapp.building import make_strategy
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.parsing import parse_run_config
 from fedapp.privacy import Privacy, clipped, clipped_mean, private_update, system_normals
+from fedapp.problems import make_problem
 from fedapp.randomness import generator
-from fedapp.registry import ALGORITHMS, Algorithm, find_compressor, make_strategy
+from fedapp.registry import ALGORITHMS, find_compressor
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds
 

@@ -18,12 +18,14 @@ import ray
 import run_simulation
 from deploy.federation import BIN, ROOT, free_port
 from fedapp import server_app
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.building import make_strategy
+from fedapp.config import RunConfig
 from fedapp.engine.ray import RayGrid, RayWorkers
 from fedapp.errors import ConfigError, RunError
-from fedapp.models import make_problem
-from fedapp.registry import make_strategy
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from tests.conftest import PATIENCE, RunInline, default_sigint, kebab, read_rounds, wait_for
 
 pytestmark = pytest.mark.xdist_group("ray")  # one after the other: they share what they start

@@ -14,12 +14,13 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedapp import client_app
-from fedapp.config import Value, parse_run_config
+from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
 from fedapp.engine.ray import RayGrid, RayWorkers
-from fedapp.models import make_problem
-from fedapp.registry import make_strategy
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from tests.conftest import kebab, wait_for
 
 pytestmark = pytest.mark.xdist_group("ray")  # one after the other: they share what they start

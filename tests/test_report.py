@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fedapp.config import Value, parse_run_config
+from fedapp.parsing import parse_run_config
 from fedapp.report.page import write_report
 from fedapp.report.runs import Run, load_runs, reach
+from fedapp.tables import Value
 from tests.conftest import PATIENCE, kebab
 
 if TYPE_CHECKING:

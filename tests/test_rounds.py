@@ -11,12 +11,14 @@ from safetensors.numpy import load_file
 
 from fedapp import client_app, registry, server_app
 from fedapp.client import Client
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting
-from fedapp.models import make_problem
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.records import COLUMNS
+from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 
 KEYS: dict[str, Value] = {

@@ -14,9 +14,10 @@ from safetensors.numpy import load_file
 
 from fedapp import registry
 from fedapp.client import Client
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
+from fedapp.parsing import parse_run_config
 from fedapp.state import ContextStore, DirectoryStore, StateError, StateStore
+from fedapp.tables import Value
 from tests.conftest import RunInline, read_rounds
 
 Make = Callable[[Path], StateStore]

@@ -9,12 +9,15 @@ import torch
 
 from clients.fedcomgate import TrackingClient
 from fedapp import client_app
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.building import make_strategy
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
-from fedapp.registry import find_compressor, make_strategy
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
+from fedapp.registry import find_compressor
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.test_algorithms import (

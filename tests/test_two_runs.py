@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from fedapp import client_app, records, server_app
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.records import RunDirectory
+from fedapp.tables import Value
 from tests.conftest import kebab, read_rounds
 from tests.test_checkpoint import assert_same
 

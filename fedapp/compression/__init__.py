@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedapp.compression.compressor import Compressor, known
-from fedapp.compression.payload import PayloadError
+from fedapp.compression.payload import NotFiniteError, PayloadError
 from fedapp.errors import ConfigError
 from fedapp.tables import sentence
 
@@ -19,7 +19,7 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 COMPRESSORS = known()
 
-__all__ = ["COMPRESSORS", "Compressor", "PayloadError", "make_compressor"]
+__all__ = ["COMPRESSORS", "Compressor", "NotFiniteError", "PayloadError", "make_compressor"]
 
 
 def make_compressor(name: str, **options: Any) -> Compressor:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.compression.cells import chunks
-from fedapp.compression.payload import PayloadError, Reader, seal, unseal
+from fedapp.compression.payload import NotFiniteError, Reader, seal, unseal
 from fedapp.randomness import Generator
 from fedapp.tables import Table
 
@@ -45,7 +45,7 @@ class Compressor(Table, ABC):
         reader.end()
         vector = self.dequantize(*parts)
         if not all(np.isfinite(part).all() for part in chunks(vector)):
-            raise PayloadError("it holds numbers that are not finite")
+            raise NotFiniteError("it holds numbers that are not finite")
         return vector
 
     def complete(self, others: "Mapping[str, Compressor]") -> "Compressor":
@@ -95,7 +95,7 @@ class Compressor(Table, ABC):
 def known() -> dict[str, type[Compressor]]:
     """Return the compressors of this package by their names in the config, in the order of their codecs."""
     found: list[type[Compressor]] = []
-    waiting = [Compressor]
+    waiting: list[type[Compressor]] = [Compressor]  # type: ignore[type-abstract]
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
@@ -109,5 +109,5 @@ def _checked(vector: NDArray[Any]) -> Vector:
     if vector.ndim != 1:
         raise ValueError(f"a vector is compressed, not an array of shape {vector.shape}")
     if not all(np.isfinite(part).all() for part in chunks(v)):
-        raise ValueError("a vector with numbers that are not finite cannot be compressed")
+        raise NotFiniteError("a vector with numbers that are not finite cannot be compressed")
     return v

@@ -6,7 +6,7 @@ NeurIPS 2017, the quantizer of FedPAQ. Uniform: the affine quantizer of FedCOM's
 
 import math
 import struct
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,8 @@ from pydantic import Field
 from fedapp.compression import integers
 from fedapp.compression.cells import CHUNK, chunks
 from fedapp.compression.compressor import BITS_PER_NUMBER, Compressor, Vector
-from fedapp.compression.payload import PayloadError, Reader
+from fedapp.compression.payload import NotFiniteError, PayloadError, Reader
+from fedapp.errors import ConfigError
 from fedapp.randomness import Generator
 
 LARGEST = np.finfo(np.float32).max
@@ -172,7 +173,9 @@ class QSGD(Compressor):
                 l2 = np.sqrt(np.concatenate([np.zeros(0), *squares])).astype(np.float32)
             norms = np.maximum(norms, l2)  # no smaller than it, however both were rounded
         if not np.isfinite(norms).all():
-            raise ValueError("a vector whose norm is too large for float32 cannot be compressed")
+            raise NotFiniteError(
+                "a vector whose norm is too large for float32 cannot be compressed"
+            )
         return norms
 
     def _of_each(self, norms: Vector, start: int, size: int) -> Vector:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 
 from fedapp.compression import integers
 from fedapp.compression.compressor import Compressor, Parts, Vector, known
-from fedapp.compression.payload import Reader
+from fedapp.compression.payload import NotFiniteError, Reader
 from fedapp.compression.quantizers import Identity
 from fedapp.randomness import Generator
 
@@ -34,9 +34,7 @@ class Sparsifier(Compressor):
     ratio: float = Field(0.1, gt=0, le=1, description="part of the numbers that is sent")
     values: Annotated[
         Compressor, BeforeValidator(_by_name), PlainSerializer(lambda values: values.name)
-    ] = Field(
-        Identity(), description='what compresses these: "none", "float16", "qsgd", "uniform"'
-    )
+    ] = Field(Identity(), description='what compresses these: "none", "float16", "qsgd", "uniform"')
 
     def complete(self, others: Mapping[str, Compressor]) -> Compressor:
         """Use the settings of the config for what compresses the numbers."""
@@ -119,7 +117,7 @@ class RandK(Sparsifier):
         with np.errstate(over="ignore"):
             kept = v[positions] * np.float32(v.size / max(self.kept(v.size), 1))
         if not np.isfinite(kept).all():
-            raise ValueError("a vector whose numbers overflow times d/k cannot be compressed")
+            raise NotFiniteError("a vector whose numbers overflow times d/k cannot be compressed")
         return positions, self.values.quantize(kept, rng), v.size
 
     def variance(self, size: int) -> float:

@@ -19,12 +19,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedapp.costs import human_bytes
 from fedapp.errors import ConfigError
 from fedapp.names import one_line
 from fedapp.records import PARTIAL
 from fedapp.report.runs import read_run
 from fedapp.report.status import State, Status, status_of
+from fedapp.traffic import human_bytes
 
 # What an evaluated round can have; the curve is of the first one that a run does have.
 EVALUATED = ["test_accuracy", "gap", "distance", "objective", "squared_gradient", "test_loss"]

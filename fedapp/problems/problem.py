@@ -53,16 +53,16 @@ class Start(Protocol):
 
     layout: Layout
 
+    @property
+    def facts(self) -> ImageFacts | None:
+        """What nodes with data of their own must know of the images; None if there are none."""
+
     def initial(self) -> tuple[Vector, Vector]:
         """Return the common starting point x, and the buffers: what is not trained."""
 
 
 class Problem(Start, Protocol):
     """The whole of it: every client's objective, the start, and the measure of success."""
-
-    @property
-    def facts(self) -> ImageFacts | None:
-        """What nodes with data of their own must know of the images; None if there are none."""
 
     def objective(self, client: int) -> Objective:
         """Return f_i."""
