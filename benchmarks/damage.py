@@ -44,7 +44,7 @@ KEYS: dict[str, Value] = {
 def keys_of(name: str) -> dict[str, Value]:
     """Return a config in which the algorithm's clients remember something."""
     keys = KEYS | {"algorithm": name}
-    if ALGORITHMS[name].network:
+    if ALGORITHMS[name].needs.network:
         keys |= {"dataset": "digits", "model": "mlp-5", "batch-size": 8}
     if name in ("fedcet", "qsgd"):
         keys["clients-per-round"] = 5

@@ -53,7 +53,7 @@ def main() -> None:
             algorithm = find_algorithm(config.algorithm)
             x = np.zeros(d, np.float32)
             strategy = algorithm.strategy(
-                config, algorithm.client, x, np.zeros(0, np.float32), None, layout
+                algorithm, config, x, np.zeros(0, np.float32), layout=layout
             )
             rng = np.random.default_rng(0)
             # Ten kinds of clients that pull in different directions, as under heterogeneity.

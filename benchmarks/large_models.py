@@ -42,7 +42,7 @@ def one_round(model: str, data_dir: str) -> str:
     strategy = make_strategy(config, problem)
     problem.evaluate = lambda x, buffers: {}  # type: ignore[method-assign]
     grid = InlineGrid(client_app.app, config.flat())
-    (record,) = run_rounds(grid, strategy, problem, config, "bench")
+    (record,) = run_rounds(grid, strategy, problem, config)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return (
         f"| {model} | {strategy.x.size:,} | {BATCHES[model]} | {record['wall_seconds']:.1f} s "

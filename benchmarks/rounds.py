@@ -86,7 +86,7 @@ def ray_rounds(workers: RayWorkers, config: RunConfig) -> Iterator[dict[str, Any
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     grid = RayGrid(workers, config.flat())
-    return run_rounds(grid, strategy, problem, config, "benchmark")
+    return run_rounds(grid, strategy, problem, config)
 
 
 def timed(function: Any) -> float:

@@ -20,6 +20,11 @@ class FailureLog:
         self._of_node = Counter[int]()
         self._lost_state_logged = False
 
+    @property
+    def logged(self) -> int:
+        """How many reasons were logged."""
+        return len(self._reasons_logged)
+
     def log(self, refusals: Sequence[Refusal], node_of: Mapping[int, int]) -> None:
         """Log the reasons that are new."""
         for refusal in sorted(refusals, key=lambda refusal: refusal.client):

@@ -56,6 +56,11 @@ def keeps_state(config: RunConfig) -> bool:
 
 def find_compressor(config: RunConfig, tensors: tuple[int, ...]) -> Compressor | None:
     """Return what clients compress a vector of these tensors with; None if they do not compress."""
+    return _compressor(config, tensors)
+
+
+@lru_cache(maxsize=8)
+def _compressor(config: RunConfig, tensors: tuple[int, ...]) -> Compressor | None:
     name = config.compressor or find_algorithm(config.algorithm).compressor
     if name == "none":
         return None

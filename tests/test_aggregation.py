@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from threadpoolctl import threadpool_limits
 
 from fedapp import aggregation
-from fedapp.aggregation import (
+from fedapp.aggregation.rules import (
     CenteredClipping,
     GeometricMedian,
     Mean,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.averaging import FedAvgClient
 from fedapp import client_app
 from fedapp.building import make_strategy
+from fedapp.compression import quantizers
+from fedapp.compression.sparsifiers import TopK
 from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
@@ -18,10 +19,11 @@ from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.problems.quadratic import Quadratic
 from fedapp.randomness import generator, sample_cohort
-from fedapp.registry import ALGORITHMS, find_algorithm
+from fedapp.registry import ALGORITHMS
 from fedapp.rounds import run_rounds
 from fedapp.tables import Value
 from fedapp.wire import Update
+from strategies.fedbcgd import Options as BlockOptions
 from tests import oracles
 from tests.conftest import kebab
 
@@ -33,7 +35,7 @@ def trajectory(config: RunConfig, nodes: int = 1) -> list[oracles.Vector]:
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     grid = InlineGrid(client_app.app, config.flat(), nodes)
-    rounds = run_rounds(grid, strategy, problem, config, "test")
+    rounds = run_rounds(grid, strategy, problem, config)
     return [strategy.x.astype(np.float64) for _ in rounds]
 
 
@@ -75,9 +77,9 @@ def quantizer(config: RunConfig) -> oracles.Quantize:
     def draw(name: str, k: int, i: int, v: oracles.Vector) -> oracles.Vector:
         v = v.astype(np.float32).astype(np.float64)
         if config.compressor == "topk":
-            return oracles.topk(v, round(config.topk.ratio * len(v)))
+            return oracles.topk(v, round(config.table(TopK).ratio * len(v)))
         rng = generator(config.seed, f"compress {name}", k, i)
-        sent = oracles.qsgd(v, config.qsgd.levels, rng.random(len(v), np.float32))
+        sent = oracles.qsgd(v, config.table(quantizers.QSGD).levels, rng.random(len(v), np.float32))
         return sent.astype(np.float32).astype(np.float64)
 
     return draw
@@ -138,7 +140,7 @@ GRADMA_NUMBERS: dict[str, Any] = {"beta1": 0.6, "beta2": 0.8, "m": 6, "server_lr
 
 def groups_of(config: RunConfig, cohorts: oracles.Cohorts) -> list[list[list[int]]]:
     """Deal each round's clients into one group for each block, as the server does."""
-    count, dealt = config.fedbcgd.blocks, []
+    count, dealt = config.table(BlockOptions).blocks, []
     for k, cohort in enumerate(cohorts, 1):
         rng = generator(config.seed, "groups", k)
         order, blocks = rng.permutation(cohort).tolist(), rng.permutation(count).tolist()
@@ -151,7 +153,7 @@ def fedbcgd(
 ) -> Any:
     """Quadratics have no head: the shared block is empty, and the blocks are cut evenly."""
     config = numbers.pop("config")
-    count = config.fedbcgd.blocks
+    count = config.table(BlockOptions).blocks
     cuts = [round(len(x) * j / count) for j in range(count + 1)]
     numbers["blocks"] = [list(range(a, b)) for a, b in itertools.pairwise(cuts)]
     noisy, groups = with_noise(config, g), groups_of(config, cohorts)
@@ -417,7 +419,7 @@ def largest_difference(ours: list[oracles.Vector], theirs: list[oracles.Vector])
 
 
 def test_every_algorithm_has_an_oracle() -> None:
-    networks = {a.name for a in ALGORITHMS.values() if a.network}  # theirs: test_contrast.py
+    networks = {a.name for a in ALGORITHMS.values() if a.needs.network}  # theirs: test_contrast.py
     assert {case.algorithm for case in CASES.values()} == set(ALGORITHMS) - networks
 
 
@@ -458,7 +460,8 @@ def test_examples_weighting_by_hand() -> None:
     for weighting, expected in (("uniform", 2.5), ("examples", 3.0)):
         config = config_for("fedavg", weighting=weighting)
         x = np.array([10.0], np.float32)
-        strategy = find_algorithm(config).strategy(config, FedAvgClient, x, np.zeros(0, np.float32))
+        fedavg = ALGORITHMS["fedavg"]
+        strategy = fedavg.strategy(fedavg, config, x, np.zeros(0, np.float32))
         strategy.aggregate(updates)
         np.testing.assert_allclose(strategy.x, [10 - expected], rtol=1e-6)
 

@@ -175,7 +175,7 @@ def test_all_that_changes_is_saved(name: str) -> None:
     grid = InlineGrid(client_app.app, config.flat())
     from fedapp.rounds import run_rounds
 
-    list(run_rounds(grid, used, problem, config, "run"))
+    list(run_rounds(grid, used, problem, config))
     changed = {n for n, v in vars(used).items() if not _equal(v, vars(new)[n])}
     new.restore(used.saved())
     assert _equal(used.saved(), new.saved())

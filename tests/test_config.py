@@ -15,6 +15,7 @@ from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.registry import find_algorithm
 from fedapp.tables import Value
+from strategies.averaging import FedProxOptions
 
 ROOT = Path(__file__).parent.parent
 
@@ -73,7 +74,7 @@ def test_a_mistake_is_one_sentence_that_says_what_is_allowed(
 ) -> None:
     with pytest.raises(ConfigError) as told:
         config = parse_run_config(values)
-        find_algorithm(config)
+        find_algorithm(config.algorithm)
         make_problem(config)
     sentence = str(told.value)
     assert said in sentence
@@ -102,7 +103,7 @@ def test_presets_and_assignments(tmp_path: Path) -> None:
     preset.write_text('algorithm = "fedprox"\nlr = 0.3\n[fedprox]\nmu = 0.7\n')
     values = read_overrides([preset], ["lr=0.1 seed=3", 'dataset="quadratic"'])
     config = parse_run_config(values)
-    assert (config.algorithm, config.fedprox.mu) == ("fedprox", 0.7)
+    assert (config.algorithm, config.table(FedProxOptions).mu) == ("fedprox", 0.7)
     assert (config.lr, config.seed, config.dataset) == (0.1, 3, "quadratic")
     with pytest.raises(ConfigError, match="not understood"):
         read_overrides([], ["lr"])

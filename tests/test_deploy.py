@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,6 @@ from deploy import federation as federation_script
 from deploy.credentials import make_certificates, make_node_key
 from deploy.federation import BIN, NAME, ROOT, Federation, Process, assignments, kill
 from deploy.proxy import FLEET_ROUTES, REFUSAL, find_nginx
-from fedapp.algorithm import Algorithm
 from fedapp.errors import ConfigError
 from fedapp.records import read_rounds
 from fedapp.tables import Value
@@ -386,7 +386,7 @@ def inline_with_failures(
 
     sound = ALGORITHMS["fedcomgate"]
     with pytest.MonkeyPatch.context() as patch:
-        flaky = Algorithm("fedcomgate", "", sound.strategy, Flaky, True, sound.compressor)
+        flaky = replace(sound, client=Flaky)
         patch.setitem(ALGORITHMS, "fedcomgate", flaky)
         return run_inline(**keys | {"checkpoint_every": 0})
 

@@ -34,10 +34,12 @@ from fedapp.compression.payload import _HEADER, OVERHEAD, varint
 from fedapp.engine import InlineGrid
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import DivergedError
+from fedapp.failures import MOST_OF_CLIENT
 from fedapp.hosting import Hosting
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.strategy import MOST_TOLD, FederatedStrategy
+from fedapp.refusals import Reason, Refusal
+from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Value
 from fedapp.wire import WireError
 from tests.conftest import kebab
@@ -59,11 +61,15 @@ NASTY = "\x1b[2J\x1b]0;owned\x07line\r\nnext\u202e\x00" + "x" * 10**6
 # A round with real answers: of the real ClientApp, as bytes, as they arrive.
 
 
+def failed(client: int, text: str) -> Refusal:
+    return Refusal(client, Reason.FAILED, text)
+
+
 @dataclass
 class Round:
     """The second round of a run, before its answers are used."""
 
-    strategy: FederatedStrategy
+    strategy: FederatedStrategy[Any]
     sent: list[Message]
     answers: list[bytes]
 
@@ -649,11 +655,10 @@ def test_a_client_that_says_ever_new_things_is_heard_a_few_times(
     strategy = copy.deepcopy(played("fedavg").strategy)
     with caplog.at_level("WARNING", logger="flwr"):
         for number in range(1000):
-            strategy._tell_why({0: f"excuse {number}"})
-        strategy._tell_why({0: "excuse 1000", 1: "a cable is broken"})
-    assert sum("excuse" in m for m in caplog.messages) == MOST_TOLD
+            strategy.failures.log([failed(0, f"excuse {number}")], {})
+        strategy.failures.log([failed(0, "excuse 1000"), failed(1, "a cable is broken")], {})
+    assert sum("excuse" in m for m in caplog.messages) == MOST_OF_CLIENT
     assert "Client 1 failed: a cable is broken" in caplog.messages
-    assert len(strategy._said) == MOST_TOLD + 1
 
 
 def test_flower_s_own_word_that_a_node_is_gone_counts(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import run_simulation
-from fedapp.building import make_strategy
+from fedapp.building import expected_bytes, make_strategy
 from fedapp.parsing import parse_run_config
 from fedapp.plan import Outline, plan
 from fedapp.problems import make_problem
@@ -49,7 +49,7 @@ def test_a_round_costs_what_the_plan_says(name: str, model: str, run_inline: Run
         }
     )
     config = parse_run_config(keys)
-    up, down = make_strategy(config, Outline(config)).expected_bytes()
+    up, down = expected_bytes(make_strategy(config, Outline(config)))
     directory = run_inline(
         **{key.replace("-", "_").replace(".", "__"): v for key, v in keys.items()}
     )
@@ -94,6 +94,6 @@ def test_a_dry_run_needs_no_data_and_leaves_nothing(
 
 def test_the_plan_of_a_compressed_run_is_nominal() -> None:
     config = parse_run_config({"algorithm": "fedpaq", "dataset": "quadratic", "qsgd.levels": 3})
-    up, _ = make_strategy(config, Outline(config)).expected_bytes()
+    up, _ = expected_bytes(make_strategy(config, Outline(config)))
     bits = config.quadratic.dim * (1 + np.ceil(np.log2(3 + 1))) + 32
     assert up == config.clients_per_round * bits / 8

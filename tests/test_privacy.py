@@ -657,7 +657,7 @@ def test_the_table_is_right_about_sums(name: str) -> None:
     for round_ in (1, 2):
         for strategy in (one, other):
             strategy._tag = round_
-            strategy._accepted = dict.fromkeys(range(8), round_)
+            strategy.ledger.accepted = dict.fromkeys(range(8), round_)
             strategy.invite(range(8), round_, 0)
         group = getattr(one, "group", dict.fromkeys(range(8), 0))
         vectors = [

@@ -84,7 +84,7 @@ def rounds_on(workers: RayWorkers, config: RunConfig) -> tuple[Any, Iterator[dic
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     grid = RayGrid(workers, config.flat())
-    return grid, run_rounds(grid, strategy, problem, config, "test")
+    return grid, run_rounds(grid, strategy, problem, config)
 
 
 def kill(workers: RayWorkers, index: int) -> None:

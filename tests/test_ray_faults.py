@@ -108,7 +108,7 @@ def run(grid: Any, keys: dict[str, Value]) -> tuple[Any, list[dict[str, Any]]]:
     config = parse_run_config(kebab(keys))
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
-    records = list(run_rounds(grid, strategy, problem, config, "run"))
+    records = list(run_rounds(grid, strategy, problem, config))
     return strategy, records
 
 
