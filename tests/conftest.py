@@ -1,6 +1,7 @@
 """Shared by all tests: a cache of their own, and runs through the real ServerApp and ClientApp."""
 
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -11,12 +12,19 @@ from typing import Any, TypeVar
 
 import pytest
 
+# Tests write many small files, and every fsync waits for the disk; not so in memory, if there is enough.
+MEMORY = Path("/dev/shm")
+ENOUGH = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30
+TEMPORARY = os.environ.get("PYTEST_DEBUG_TEMPROOT") or (
+    str(MEMORY) if ENOUGH else tempfile.gettempdir()
+)
+os.environ["PYTEST_DEBUG_TEMPROOT"] = TEMPORARY
 # Set before fedapp is imported anywhere, and inherited by the processes that tests start.
-os.environ["FEDAPP_CACHE"] = tempfile.mkdtemp(prefix="fedapp-test-cache-")
+os.environ["FEDAPP_CACHE"] = tempfile.mkdtemp(prefix="fedapp-test-cache-", dir=TEMPORARY)
 
-from fedapp import client_app, records, server_app
-from fedapp.config import Value, parse_run_config
-from fedapp.engine import InlineGrid
+from fedapp import client_app, records, server_app  # noqa: E402
+from fedapp.config import Value, parse_run_config  # noqa: E402
+from fedapp.engine import InlineGrid  # noqa: E402
 
 RunInline = Callable[..., Path]
 T = TypeVar("T")
@@ -44,6 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Have pytest-xdist deal out groups in the order below, not by their numbers of tests."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+def pytest_unconfigure() -> None:
+    """Delete this process's cache."""
+    shutil.rmtree(os.environ["FEDAPP_CACHE"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

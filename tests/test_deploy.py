@@ -52,8 +52,9 @@ from tests.conftest import RunInline, kebab
 from tests.test_own_data import write_shards
 
 pytestmark = pytest.mark.xdist_group("deploy")  # one after the other: they share what they start
+beside = pytest.mark.xdist_group("deploy-beside")  # start what they need themselves
 
-NODES = 3
+NODES = 2
 LATE = 600.0  # seconds that a round may take, far more than it needs; Flower misses heartbeats after one minute
 PATIENCE = 900.0  # nothing here depends on how long things take
 
@@ -79,7 +80,7 @@ def node_config(federation: Federation, place: int) -> dict[str, Value]:
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """A SuperLink with TLS behind a proxy, which lets registered nodes in, and three of those."""
+    """A SuperLink with TLS behind a proxy, which lets registered nodes in, and two of those."""
     home = tmp_path_factory.mktemp("secure")
     with Federation(home, secure=True, proxied=has_nginx()) as federation:
         for place in range(NODES):
@@ -231,10 +232,10 @@ def test_the_same_bits_as_inline_while_a_stranger_gets_nothing(
 
     And one of the nodes sends the server messages that nobody asked for.
     """
-    keys: dict[str, Value] = {"algorithm": "fedcomgate", "num_rounds": 5}
+    keys: dict[str, Value] = {"algorithm": "fedcomgate", "num_rounds": 3, "clients_per_round": 20}
     results: dict[str, Value] = {"results_dir": str(tmp_path), "run_name": "deployed"}
     he = Stranger(federation, tmp_path / "stranger")
-    fleet, _, mine = node_clients(federation, he, 2)
+    fleet, _, mine = node_clients(federation, he, 1)
     run = Started(federation, keys | results)
     deployed = tmp_path / "deployed"
     wait_for_rounds(deployed, 1)
@@ -497,9 +498,9 @@ linux = pytest.mark.skipif(
 def test_a_killed_server_app_goes_on_where_it_was(
     federation: Federation, run_inline: RunInline, tmp_path: Path
 ) -> None:
-    keys = FAULTS | {"num_rounds": 4, "results_dir": str(tmp_path), "run_name": "run"}
+    keys = FAULTS | {"num_rounds": 3, "results_dir": str(tmp_path), "run_name": "run"}
     run, directory = Started(federation, keys), tmp_path / "run"
-    wait_for_rounds(directory, 2)
+    wait_for_rounds(directory, 1)
     (process,) = processes("flwr-serverapp", str(federation.home))
     subprocess.run(["kill", "-KILL", str(process)], check=True)
     federation.flwr(
@@ -509,7 +510,7 @@ def test_a_killed_server_app_goes_on_where_it_was(
     assert not (directory / "model.safetensors").exists()
     again = Started(federation, keys | {"resume": True})
     assert again.end() == "finished:completed", again.shown()
-    assert re.search(r"Going on after round [1-3]\.", again.shown())
+    assert re.search(r"Going on after round [12]\.", again.shown())
     assert "STATE IS LOST" not in again.shown()
     expected = inline_with_failures(run_inline, keys | {"run_name": "inline"}, set())
     assert_same_model(directory, expected)
@@ -538,6 +539,7 @@ def test_a_server_app_that_is_ended_saves_its_model_even_if_the_superlink_hangs(
     assert_same_model(directory, inline_with_failures(run_inline, inline, set()))
 
 
+@beside
 def test_nodes_with_mistakes_and_a_lost_state(tmp_path: Path) -> None:
     """Four nodes without TLS: two with data of their own, one without any, one that knows no place."""
     shards = write_shards(tmp_path)
@@ -580,6 +582,7 @@ def test_nodes_with_mistakes_and_a_lost_state(tmp_path: Path) -> None:
     assert rounds[-1]["test_accuracy"] > 0.15
 
 
+@beside
 def test_too_few_nodes_for_too_long_end_the_run(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -616,13 +619,22 @@ def command(*arguments: str, temporary: Path, before: str = "") -> "subprocess.P
     )
 
 
+@beside
 @needs_nginx
 def test_one_command_starts_runs_and_stops_a_federation(tmp_path: Path) -> None:
     preset = tmp_path / "preset.toml"
     preset.write_text('dataset = "quadratic"\nnum-rounds = 3\n')
     results = f'run-name="run" results-dir="{tmp_path}"'
     script = command(
-        str(preset), "-c", "num-rounds=1", "-c", results, "--secure", temporary=tmp_path
+        str(preset),
+        "-c",
+        "num-rounds=1",
+        "-c",
+        results,
+        "--secure",
+        "--nodes",
+        "1",
+        temporary=tmp_path,
     )
     shown, _ = script.communicate(timeout=PATIENCE)
     assert script.returncode == 0, shown
@@ -635,6 +647,7 @@ def test_one_command_starts_runs_and_stops_a_federation(tmp_path: Path) -> None:
     assert told.startswith("-c 'lr' is not understood")
 
 
+@beside
 @linux
 @needs_nginx
 @pytest.mark.parametrize(
@@ -649,6 +662,8 @@ def test_nothing_is_left_when_the_command_is_ended(
         "-c",
         f'dataset="quadratic" run-name="run" results-dir="{tmp_path}/results"',
         "--secure",
+        "--nodes",
+        "1",
         temporary=tmp_path,
         before="trap '' INT TERM;",  # as in the background of a script
     )

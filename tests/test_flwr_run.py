@@ -22,17 +22,10 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
 @pytest.mark.parametrize(
     ("keys", "nodes"),
     [
-        ({"algorithm": "fedavg"}, 5),
-        ({"algorithm": "fedadam"}, 2),
-        ({"algorithm": "mifam"}, 5),
-        ({"algorithm": "fedpaq"}, 2),
-        ({"algorithm": "fedcomgate"}, 2),
-        ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),
+        ({"algorithm": "fedavg"}, 5),  # nothing remembered
+        ({"algorithm": "gradma"}, 2),  # the server's memory, and clients that come back
+        ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),  # compressed; states delivered
         ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
-        ({"algorithm": "vrdiana", "local_steps": 1}, 2),
-        ({"algorithm": "fedcet", "clients_per_round": 20}, 2),
-        ({"algorithm": "gradma"}, 2),
-        ({"algorithm": "fedbcgd-plus", "fedbcgd.blocks": 2}, 2),
     ],
 )
 def test_the_same_bits_as_inline(
@@ -42,32 +35,23 @@ def test_the_same_bits_as_inline(
     run_inline: RunInline,
     tmp_path: Path,
 ) -> None:
-    values = kebab(keys | {"num_rounds": 6})
+    values = kebab(keys | {"num_rounds": 4})
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
     shown, status = flwr_run(f'{config} results-dir="{tmp_path}" run-name="simulated"', nodes)
     assert status["status"] == "finished:completed", shown
     assert f"Results: {tmp_path}/simulated" in shown
-    simulated, inline = tmp_path / "simulated", run_inline(**keys, num_rounds=6)
+    simulated, inline = tmp_path / "simulated", run_inline(**keys, num_rounds=4)
     assert (simulated / "model.safetensors").read_bytes() == (
         inline / "model.safetensors"
     ).read_bytes()
     records = [read_rounds(directory) for directory in (simulated, inline)]
-    assert len(records[0]) == 6
+    assert len(records[0]) == 4
     for ours, theirs in zip(*records, strict=True):
         assert ours | {"wall_seconds": 0} == theirs | {"wall_seconds": 0}
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ('algorithm="nope"', "algorithm = 'nope' is not known: choose fedavg"),
-        ("clients-per-round=21", "set it to at most num-clients = 20."),
-    ],
-)
-def test_a_mistake_ends_the_run_as_failed_without_a_traceback(
-    config: str, said: str, flwr_run: FlwrRun
-) -> None:
-    shown, status = flwr_run(config)
+def test_a_mistake_ends_the_run_as_failed_without_a_traceback(flwr_run: FlwrRun) -> None:
+    shown, status = flwr_run("clients-per-round=21")
     assert status["status"] == "finished:failed"
-    assert said in shown
+    assert "set it to at most num-clients = 20." in shown
     assert "Traceback" not in shown
