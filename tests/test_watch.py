@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from fedapp.errors import ConfigError
 from fedapp.report.tensorboard import TensorBoardLog
 from fedapp.report.watch import WatchedRun, braille, view, watch
 from tests.conftest import RunInline, kebab, read_rounds
+from tests.support.processes import start_simulation
 
 ROOT = Path(__file__).parents[1]
 NOTHING = "\u2800"
@@ -387,11 +387,11 @@ def test_an_interrupt_leaves_the_last_view(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = 'dataset="quadratic" num-rounds=4 eval-every=3 run-name="real" quadratic.dim=5'
-    words = ["run_simulation.py", "--engine", "inline", "--out", str(tmp_path), "-c", keys]
-    subprocess.run([sys.executable, *words], cwd=ROOT, check=True, capture_output=True)
-    watch(tmp_path, once=True)
+    words = ["--engine", "inline", "--out", str(tmp_path / "out"), "-c", keys]
+    assert start_simulation(tmp_path / "said", words).wait().returncode == 0
+    watch(tmp_path / "out", once=True)
     shown = " ".join(capsys.readouterr().out.split())
-    last = read_rounds(tmp_path / "real")[-1]
+    last = read_rounds(tmp_path / "out" / "real")[-1]
     assert "fedavg on quadratic, 20 clients" in shown
     assert "round 4 of 4" in shown
     assert "complete" in shown
