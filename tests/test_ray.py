@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,13 +89,12 @@ def kill(workers: RayWorkers, index: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("with_state_dir", [False, True])
-def test_a_killed_worker_costs_its_clients_that_round(
-    with_state_dir: bool, workers: RayWorkers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_worker_killed_between_rounds_costs_its_clients_one_round(
+    workers: RayWorkers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys: dict[str, Value] = {"algorithm": "mifam", "num_rounds": 8, "clients_per_round": 20}
-    if with_state_dir:
-        keys["state_dir"] = str(tmp_path / "state")
+    """tests/test_ray_faults.py kills one in the middle of a round, and without a state-dir."""
+    keys: dict[str, Value] = {"algorithm": "mifam", "num_rounds": 6, "clients_per_round": 20}
+    keys["state_dir"] = str(tmp_path / "state")
     config = parse_run_config(kebab(keys | {"round_retries": 0}))
     with caplog.at_level("WARNING", logger="flwr"):
         _, rounds = rounds_on(workers, config)
@@ -106,32 +104,9 @@ def test_a_killed_worker_costs_its_clients_that_round(
     failures = [record["failures"] for record in records]
     assert sum(failures) == max(failures), "the worker's clients fail once"
     assert 0 < sum(failures) < 20
-    assert [r["clients"] + r["failures"] for r in records] == [20] * 8
+    assert [r["clients"] + r["failures"] for r in records] == [20] * 6
     assert sum("has died and is started again" in m for m in caplog.messages) == 1
-    lost = sum("CLIENT STATE IS LOST" in m for m in caplog.messages)
-    assert lost == (0 if with_state_dir else 1)
-
-
-def test_a_worker_killed_in_the_middle_of_a_round(workers: RayWorkers) -> None:
-    config = parse_run_config(
-        kebab({"num_rounds": 3, "clients_per_round": 10, "local_steps": 200, "round_retries": 0})
-    )
-    grid, rounds = rounds_on(workers, config)
-    next(rounds)
-    _, pid = ray.get(workers.actors[0].whereabouts.remote())
-
-    def kill_when_busy() -> None:
-        wait_for(
-            lambda: any(p.index == 0 for p in list(grid._flying.values())), "worker 0 has work"
-        )
-        os.kill(pid, signal.SIGKILL)
-
-    killer = threading.Thread(target=kill_when_busy)
-    killer.start()
-    second, third = list(rounds)
-    killer.join()
-    assert 0 < second["failures"] < 10
-    assert (third["clients"], third["failures"]) == (10, 0)
+    assert not any("CLIENT STATE IS LOST" in m for m in caplog.messages)
 
 
 def test_clients_that_are_not_done_in_time_have_failed(
