@@ -21,6 +21,8 @@ TEMPORARY = os.environ.get("PYTEST_DEBUG_TEMPROOT") or (
 os.environ["PYTEST_DEBUG_TEMPROOT"] = TEMPORARY
 # Set before fedapp is imported anywhere, and inherited by the processes that tests start.
 os.environ["FEDAPP_CACHE"] = tempfile.mkdtemp(prefix="fedapp-test-cache-", dir=TEMPORARY)
+# Ray gives its workers a low priority: beside other tests they would hardly run.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
 from fedapp import client_app, records, server_app  # noqa: E402
 from fedapp.config import Value, parse_run_config  # noqa: E402
