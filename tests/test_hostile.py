@@ -39,8 +39,8 @@ from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.strategy import MOST_TOLD, FederatedStrategy
 from fedapp.wire import WireError
+from tests.compression.test_compression import COMPRESSORS
 from tests.conftest import kebab
-from tests.test_compression import COMPRESSORS
 from tests.test_wire import npy
 
 NODES, CLIENTS = 3, 6
