@@ -49,7 +49,7 @@ from fedapp.errors import ConfigError
 from fedapp.records import read_rounds
 from fedapp.registry import Algorithm
 from tests.conftest import RunInline, kebab
-from tests.test_own_data import write_shards
+from tests.data.test_shard import write_shards
 
 pytestmark = pytest.mark.xdist_group("deploy")  # one after the other: they share what they start
 beside = pytest.mark.xdist_group("deploy-beside")  # start what they need themselves

@@ -20,7 +20,7 @@ from fedapp.errors import ConfigError
 from fedapp.problems import make_problem
 from tests.conftest import RunInline, kebab, read_rounds
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 def write_parquet(

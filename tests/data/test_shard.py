@@ -15,7 +15,7 @@ from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
 from fedapp.problems import make_problem
 from tests.conftest import read_rounds
-from tests.test_data import write_parquet
+from tests.data.test_sources import write_parquet
 
 KEYS: dict[str, Value] = {
     "model": "mlp-10",
