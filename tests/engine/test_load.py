@@ -17,9 +17,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from fedapp import projection
 from fedapp.config import RunConfig
 from fedapp.problems import make_problem
-from tests.load import LAYER, configs
+from tests.engine.load import LAYER, configs
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_all_algorithms_have_the_same_bits_under_load(tmp_path: Path) -> None:
 
     def start(engine: str, name: str, **more: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.load", engine, tmp_path / name],
+            [sys.executable, "-m", "tests.engine.load", engine, tmp_path / name],
             cwd=ROOT, env=environment | more, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 

@@ -92,7 +92,7 @@ def kill(workers: RayWorkers, index: int) -> None:
 def test_a_worker_killed_between_rounds_costs_its_clients_one_round(
     workers: RayWorkers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """tests/test_ray_faults.py kills one in the middle of a round, and without a state-dir."""
+    """tests/engine/test_ray_faults.py kills one in the middle of a round, and without a state-dir."""
     keys: dict[str, Value] = {"algorithm": "mifam", "num_rounds": 6, "clients_per_round": 20}
     keys["state_dir"] = str(tmp_path / "state")
     config = parse_run_config(kebab(keys | {"round_retries": 0}))
@@ -232,7 +232,7 @@ def test_a_cluster_of_two_nodes(cluster: str, run_inline: RunInline, tmp_path: P
         "import json, sys, ray\n"
         "from pathlib import Path\n"
         "from tests.conftest import wait_for\n"
-        "from tests.test_ray import run_on\n"
+        "from tests.engine.test_ray import run_on\n"
         "from fedapp.engine.ray import RayWorkers\n"
         "ray.init(sys.argv[1], log_to_driver=False)\n"
         "wait_for(lambda: ray.cluster_resources().get('CPU') == 2, 'two nodes')\n"

@@ -53,7 +53,7 @@ def slow_train(message: Message, context: Context) -> Message:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[RayWorkers]:
-    with RayWorkers(2, app="tests.test_ray_faults:slow_app") as started:
+    with RayWorkers(2, app="tests.engine.test_ray_faults:slow_app") as started:
         yield started
 
 

@@ -1,4 +1,4 @@
-"""Run every algorithm on one engine, in this process, and print what came out: `python -m tests.load inline DIR [NAME ...]`.
+"""Run every algorithm on one engine, in this process, and print what came out: `python -m tests.engine.load inline DIR [NAME ...]`.
 
 Models have a layer of 12,800 numbers: longer than what the projection multiplies in float64, and than what
 OpenBLAS adds up on one thread.
