@@ -23,7 +23,7 @@ from fedapp.report.watch import WatchedRun, braille, view, watch
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.processes import start_simulation
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOTHING = "\u2800"
 
 
