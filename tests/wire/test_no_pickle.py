@@ -26,7 +26,7 @@ from fedapp.state import ContextStore, DirectoryStore, StateError
 from fedapp.wire import WireError
 from tests.compression.test_compression import COMPRESSORS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SHIPPED = ["fedapp", "strategies", "clients", "deploy", "run_simulation.py"]
 MODULES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 

@@ -41,7 +41,7 @@ from fedapp.strategy import MOST_TOLD, FederatedStrategy
 from fedapp.wire import WireError
 from tests.compression.test_compression import COMPRESSORS
 from tests.conftest import kebab
-from tests.test_wire import npy
+from tests.wire.test_wire import npy
 
 NODES, CLIENTS = 3, 6
 KEYS: dict[str, Value] = {
