@@ -21,7 +21,7 @@ from fedapp.registry import make_strategy
 from fedapp.wire import Update
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
-from tests.test_algorithms import groups_of, trajectory
+from tests.strategies.test_algorithms import groups_of, trajectory
 from tests.test_cli import fedapp
 
 # Section 6.6 of the supplement: the weights of each block's layers as printed, and of the shared block.
