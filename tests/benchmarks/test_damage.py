@@ -155,7 +155,7 @@ def test_a_file_that_says_nothing_of_itself_is_not_a_state(tmp_path: Path) -> No
 def test_a_checkpoint_of_an_older_version_is_not_a_new_runs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    old = Path(__file__).parent / "old_runs" / "scaffold" / "checkpoint"
+    old = Path(__file__).parents[1] / "old_runs" / "scaffold" / "checkpoint"
     keys = keys_of("scaffold") | {"quadratic.dim": 6, "num-clients": 4, "clients-per-round": 2}
     whole = run(tmp_path / "whole", keys | {"num-rounds": 9})
     run(tmp_path / "killed", keys | {"num-rounds": 9}, until=9)

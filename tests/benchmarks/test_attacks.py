@@ -17,7 +17,7 @@ from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.wire import Update
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def first_round(attack: str) -> dict[int, Update]:
