@@ -32,21 +32,23 @@ RunInline = Callable[..., Path]
 T = TypeVar("T")
 # Seconds after which a test counts as hanging. Not a measure of speed: a busy machine may need minutes.
 PATIENCE = 600.0
+TESTS = Path(__file__).parent
 
 
 # Modules with tests that take long, and most of all groups whose tests run one after the other: started last, one of
 # them would keep a process busy while the others have nothing left to do.
 LONGEST = [
-    "test_deploy",
-    "test_flwr_run",
-    "test_ray",
-    "test_ray_faults",
-    "test_theory",
-    "test_killed",
-    "test_disk",
-    "test_two_runs",
-    "test_soak",
-    "test_checkpoint",
+    "deploy/test_federation.py",
+    "engine/test_flwr_run.py",
+    "engine/test_ray.py",
+    "engine/test_ray_faults.py",
+    "engine/test_load.py",
+    "theory/test_theory.py",
+    "benchmarks/test_kills.py",
+    "test_disk.py",
+    "test_two_runs.py",
+    "benchmarks/test_soak.py",
+    "test_checkpoint.py",
 ]
 
 
@@ -64,7 +66,11 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest first."""
     places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+    def place(item: pytest.Item) -> int:
+        return places.get(str(item.path.relative_to(TESTS).as_posix()), len(places))
+
+    items.sort(key=place)
 
 
 @pytest.fixture
