@@ -31,14 +31,17 @@ from fedapp.engine import InlineGrid  # noqa: E402
 RunInline = Callable[..., Path]
 T = TypeVar("T")
 # Seconds after which a test counts as hanging. Not a measure of speed: a busy machine may need minutes.
-PATIENCE = 600.0
+PATIENCE = 900.0
 TESTS = Path(__file__).parent
 
 
 # Modules with tests that take long, and most of all groups whose tests run one after the other: started last, one of
 # them would keep a process busy while the others have nothing left to do.
 LONGEST = [
+    "deploy/test_strangers.py",
     "deploy/test_federation.py",
+    "deploy/test_mistakes.py",
+    "deploy/test_command.py",
     "engine/test_flwr_run.py",
     "engine/test_ray.py",
     "engine/test_ray_faults.py",

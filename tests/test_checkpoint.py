@@ -151,6 +151,7 @@ def assert_same(one: Path, other: Path) -> None:
 EVERY_DEATH = ("scaffold", "gradma", "fedbcgd-plus")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_killed_run_ends_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
     keys = keys_of(name)

@@ -62,6 +62,7 @@ def take(results: str, resume: bool, barrier: Barrier, ended: Barrier, said: Any
         directory.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumes", [(True, True, True), (False, True, True), (False, False, True)])
 def test_a_directory_has_one_taker(resumes: tuple[bool, ...], tmp_path: Path) -> None:
     fork, count = multiprocessing.get_context("fork"), len(resumes)

@@ -18,6 +18,7 @@ from fedapp.files import seal
 from fedapp.records import read_rounds, was_completed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", stateful())
 def test_a_damaged_run_ends_right_or_with_a_sentence(name: str, tmp_path: Path) -> None:
     often = name in ("scaffold", "fedcomgate", "fedcet")
@@ -27,6 +28,7 @@ def test_a_damaged_run_ends_right_or_with_a_sentence(name: str, tmp_path: Path) 
     assert refused <= counts.total() / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_model_or_record_of_a_finished_run_is_rebuilt(
     damage: Any, tmp_path: Path

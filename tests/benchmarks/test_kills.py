@@ -3,6 +3,8 @@
 import random
 from pathlib import Path
 
+import pytest
+
 from benchmarks.kills import ALGORITHMS, kill_until_done, same, write_sweep
 from fedapp.commandline import absolute_paths
 from fedapp.config import parse_run_config
@@ -13,6 +15,7 @@ from tests.conftest import read_rounds
 KILLS, ROUNDS = 3, 40
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_again_and_again_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
     preset = write_sweep(tmp_path, ROUNDS)
     campaign = kill_until_done(preset, tmp_path / "killed", KILLS, random.Random(1))

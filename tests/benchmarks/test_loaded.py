@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.loaded import ROOT
 from tests.conftest import PATIENCE
 
@@ -27,6 +29,7 @@ def test_siblings():
 """
 
 
+@pytest.mark.slow
 def test_the_suite_runs_several_times_beside_busy_loops(tmp_path: Path) -> None:
     (tmp_path / "test_small.py").write_text(SUITE)
     place = str(tmp_path)

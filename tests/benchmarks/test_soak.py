@@ -28,6 +28,7 @@ def assert_all_counted(outcome: Outcome) -> None:
     assert sum(outcome.counted.values()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_lives_with_failing_clients(name: str, tmp_path: Path) -> None:
     outcome = soak.soak(name, ROUNDS, tmp_path)
@@ -40,6 +41,7 @@ def test_every_algorithm_lives_with_failing_clients(name: str, tmp_path: Path) -
         assert outcome.with_faults < FARTHER.get(name, 2.0) * outcome.without
 
 
+@pytest.mark.slow
 def test_five_hundred_rounds(tmp_path: Path) -> None:
     """To the optimum, whatever fails: each kind of fault, and about one client in twenty."""
     directory, watch = soak.run("scaffold", tmp_path, 500, faults=True)

@@ -10,7 +10,8 @@ from benchmarks.superlink import FlwrRun, own_superlink
 from fedapp.config import Value
 from tests.conftest import RunInline, kebab, read_rounds
 
-pytestmark = pytest.mark.xdist_group("flwr")  # one after the other: they share what they start
+# One after the other: they share what they start.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flwr")]
 
 
 @pytest.fixture(scope="module")

@@ -89,6 +89,7 @@ def test_products_have_the_same_bits_in_threads_that_have_not_computed_yet(
         np.testing.assert_array_equal(products, expected)
 
 
+@pytest.mark.slow
 def test_all_algorithms_have_the_same_bits_under_load(tmp_path: Path) -> None:
     """Inline and on two Ray workers, with other numbers of threads, beside each other.
 

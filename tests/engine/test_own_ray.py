@@ -16,7 +16,8 @@ from ray._raylet import (  # type: ignore[attr-defined]
 
 from fedapp.engine.ray import RayWorkers
 
-pytestmark = pytest.mark.xdist_group("ray")  # one after the other: they share what they start
+# One after the other: they share what they start.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

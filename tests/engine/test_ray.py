@@ -25,7 +25,8 @@ from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 from tests.conftest import PATIENCE, RunInline, default_sigint, kebab, read_rounds, wait_for
 
-pytestmark = pytest.mark.xdist_group("ray")  # one after the other: they share what they start
+# One after the other: they share what they start.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,8 @@ from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 from tests.conftest import kebab, wait_for
 
-pytestmark = pytest.mark.xdist_group("ray")  # one after the other: they share what they start
+# One after the other: they share what they start.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 KEYS: dict[str, Value] = {
     "algorithm": "scaffold",
     "dataset": "quadratic",

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 HOSTILE = "</script><img src=x onerror=hacked=1>{{script}}<!--"
 MISSING = "\N{EN DASH}"
 ROUNDS = 20
-in_browser = pytest.mark.xdist_group("browser")  # one after the other: they share the browser
+
+
+def in_browser(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that needs the browser: they share it, one after the other."""
+    grouped: Callable[..., None] = pytest.mark.xdist_group("browser")(test)
+    return pytest.mark.slow(grouped)
 
 
 def write_run(

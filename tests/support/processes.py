@@ -47,7 +47,7 @@ class Forked:
         except SystemExit as ended:
             return int(ended.code or 0)
         except BaseException:
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            sys.excepthook(*sys.exc_info())
             return 1
         finally:
             sys.stdout.flush()
