@@ -1,10 +1,8 @@
 """Checkpoints: a server that is killed and resumes ends with the same model, bit for bit."""
 
 import json
-import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from filelock import FileLock
-from safetensors.numpy import load_file
 
-from fedapp import client_app, files, records, server_app
+from fedapp import client_app, files, records
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
@@ -22,9 +19,10 @@ from fedapp.errors import ConfigError, RunError
 from fedapp.problems import make_problem
 from fedapp.records import was_completed
 from fedapp.registry import ALGORITHMS, keeps_state, make_strategy
-from fedapp.strategy import FederatedStrategy
 from tests.conftest import kebab, read_rounds
+from tests.support.deaths import before_checkpoint, in_round, killed, within_checkpoint
 from tests.support.processes import start_simulation
+from tests.support.runs import assert_same, run, trained
 
 KEYS: dict[str, Value] = {
     "model": "mlp-10",
@@ -54,77 +52,6 @@ def keys_of(name: str) -> dict[str, Value]:
     return keys
 
 
-def run(directory: Path, keys: dict[str, Value], **more: Value) -> Path:
-    """Run, or go on with, a config; its results are in the directory."""
-    config = parse_run_config(keys | more | {"results-dir": str(directory)})
-    return server_app.run(InlineGrid(client_app.app, config.flat(), 2), config).path
-
-
-def killed(work: Callable[[], object]) -> None:
-    """Do some work in a process of its own, which must end by SIGKILL."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os._exit(1)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def in_round(number: int) -> Callable[[pytest.MonkeyPatch], None]:
-    """Die when the clients have trained, and kept what they remember, but before the server uses it."""
-
-    def arrange(patch: pytest.MonkeyPatch) -> None:
-        aggregate = FederatedStrategy.aggregate_train
-
-        def fatal(self: Any, round_: int, replies: Any) -> Any:
-            if round_ == number:
-                die()
-            return aggregate(self, round_, replies)
-
-        patch.setattr(FederatedStrategy, "aggregate_train", fatal)
-
-    return arrange
-
-
-def before_checkpoint(number: int) -> Callable[[pytest.MonkeyPatch], None]:
-    """Die when a round is written down, but its checkpoint is not."""
-
-    def arrange(patch: pytest.MonkeyPatch) -> None:
-        write = Checkpoints.write
-
-        def fatal(self: Any, round_: int, *rest: Any) -> None:
-            if round_ == number:
-                die()
-            write(self, round_, *rest)
-
-        patch.setattr(Checkpoints, "write", fatal)
-
-    return arrange
-
-
-def within_checkpoint(number: int) -> Callable[[pytest.MonkeyPatch], None]:
-    """Die when half of a checkpoint is on disk."""
-
-    def arrange(patch: pytest.MonkeyPatch) -> None:
-        save = safetensors.numpy.save_file
-
-        def fatal(arrays: Any, path: Path, metadata: dict[str, str]) -> None:
-            save(arrays, path, metadata)
-            if metadata.get("round") == str(number):
-                with path.open("rb+") as file:
-                    file.truncate(path.stat().st_size // 2)
-                die()
-
-        patch.setattr(files, "save_file", fatal)
-
-    return arrange
-
-
 DEATHS = {
     "in-round-1": [in_round(1)],
     "in-round-6": [in_round(6)],
@@ -132,19 +59,6 @@ DEATHS = {
     "within-checkpoint-6": [within_checkpoint(6)],
     "thrice": [in_round(4), before_checkpoint(6), in_round(9)],
 }
-
-
-def trained(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a run's model, and its rounds without the time they took."""
-    rounds = [{**line, "wall_seconds": 0} for line in read_rounds(directory)]
-    return load_file(directory / "model.safetensors"), rounds
-
-
-def assert_same(one: Path, other: Path) -> None:
-    (model, rounds), (model_too, rounds_too) = trained(one), trained(other)
-    assert rounds == rounds_too
-    for name in model:
-        np.testing.assert_array_equal(model[name], model_too[name])
 
 
 # Algorithms with one vector on the server, with memories on both sides, and with blocks: every death; the rest: thrice.

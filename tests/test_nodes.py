@@ -17,9 +17,9 @@ from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting
 from fedapp.strategy import MOST_TOLD_OF_NODE
 from tests.conftest import kebab, read_rounds
-from tests.data.test_shard import write_shards
-from tests.test_checkpoint import in_round, killed
-from tests.wire.test_hostile import NASTY, Claims, played
+from tests.support.datasets import write_shards
+from tests.support.deaths import in_round, killed
+from tests.support.rounds import NASTY, Claims, played
 
 SMALL: dict[str, Value] = {
     "model": "mlp-4", "num-clients": 6, "clients-per-round": 6, "num-rounds": 3, "local-steps": 1,

@@ -15,7 +15,7 @@ from fedapp.report.curves import draw_curves, of_panel
 from fedapp.report.runs import best_per, load_runs, over_seeds, reach, short_names
 from fedapp.sweep import read_runs
 from tests.conftest import RunInline, read_rounds
-from tests.test_cli import fedapp
+from tests.support.commands import fedapp
 
 ROOT = Path(__file__).parents[1]
 SWEEP = """

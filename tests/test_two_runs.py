@@ -15,7 +15,7 @@ from fedapp.errors import ConfigError
 from fedapp.records import RunDirectory
 from tests.conftest import kebab, read_rounds
 from tests.support.processes import Forked, start_simulation
-from tests.test_checkpoint import assert_same
+from tests.support.runs import assert_same
 
 KEYS: dict[str, Value] = {
     "algorithm": "scaffold",

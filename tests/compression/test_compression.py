@@ -19,6 +19,7 @@ from fedapp.compression.cells import CHUNK, FINENESS
 from fedapp.compression.integers import ANS, HUFFMAN, PLAIN, SPARSE
 from fedapp.compression.payload import OVERHEAD, Reader, seal, varint
 from fedapp.errors import ConfigError
+from tests.support.compressors import COMPRESSORS, QSGD8, RANDK, UNIFORM4
 
 Vector = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -28,35 +29,6 @@ PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 SEEDS = st.integers(0, 2**32 - 1)
 BORDERS = (CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5)  # sizes around the pieces that are coded
 
-QSGD8 = make_compressor("qsgd", levels=8)
-UNIFORM4 = make_compressor("uniform", bits=4)
-RANDK = make_compressor("randk", ratio=0.1)
-COMPRESSORS = [
-    make_compressor("none"),
-    make_compressor("float16"),
-    make_compressor("qsgd", levels=1),
-    make_compressor("qsgd", levels=16),
-    make_compressor("qsgd", levels=32767),
-    make_compressor("qsgd", levels=5, norm="max"),
-    make_compressor("qsgd", levels=3, bucket=7),
-    make_compressor("qsgd", levels=127, norm="max", bucket=1000),
-    make_compressor("uniform", bits=1),
-    make_compressor("uniform", bits=2),
-    make_compressor("uniform", bits=8),
-    make_compressor("uniform", bits=16),
-    make_compressor("uniform", bits=4, rounding="nearest"),
-    make_compressor("uniform", bits=6, zero_point_noise=3),
-    make_compressor("topk", ratio=0.1),
-    make_compressor("topk", ratio=1.0),
-    make_compressor("topk", ratio=0.3, values=QSGD8),
-    make_compressor("topk", ratio=0.01, values=UNIFORM4),
-    make_compressor("topk", ratio=0.5, values=make_compressor("float16")),
-    RANDK,
-    make_compressor("randk", ratio=1.0),
-    make_compressor("randk", ratio=0.4, values=QSGD8),
-    make_compressor("randk", ratio=0.2, values=make_compressor("uniform", bits=8)),
-    make_compressor("topk", ratio=0.5, values=make_compressor("randk", ratio=0.5)),
-]
 every_compressor = pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
 any_compressor = st.sampled_from(COMPRESSORS)
 

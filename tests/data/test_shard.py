@@ -10,36 +10,16 @@ import pytest
 
 from fedapp import client_app, server_app
 from fedapp.config import Value, parse_run_config
-from fedapp.data import Shard, load_images, load_partition, load_shard
+from fedapp.data import Shard, load_images, load_shard
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
 from fedapp.problems import make_problem
 from tests.conftest import read_rounds
-from tests.data.test_sources import write_parquet
-
-KEYS: dict[str, Value] = {
-    "model": "mlp-10",
-    "num-clients": 3,
-    "clients-per-round": 3,
-    "num-rounds": 3,
-    "partition": "iid",
-}
-
-
-def write_shards(directory: Path, keys: dict[str, Value] = KEYS) -> list[str]:
-    """Write each client's part of the digits as a node's own data; return the nodes' directories."""
-    config = parse_run_config(keys)
-    data = load_images("digits", "")
-    held = load_partition(data, config)
-    for client in range(config.num_clients):
-        images, labels = data.train_images[held[client]], data.train_labels[held[client]]
-        place = directory / f"node-{client}" / "digits" / "train-00000-of-00001.parquet"
-        write_parquet(place, images[:, 0].astype(np.uint8), labels.tolist())
-    return [str(directory / f"node-{client}") for client in range(config.num_clients)]
+from tests.support.datasets import OWN_DATA, write_parquet, write_shards
 
 
 def run(tmp_path: Path, node_configs: list[dict[str, Any]], **more: Value) -> Path:
-    config = parse_run_config(KEYS | more | {"results-dir": str(tmp_path / "results")})
+    config = parse_run_config(OWN_DATA | more | {"results-dir": str(tmp_path / "results")})
     grid = InlineGrid(client_app.app, config.flat(), len(node_configs))
     for context, own in zip(grid._contexts.values(), node_configs, strict=True):
         context.node_config |= own
@@ -68,7 +48,7 @@ def test_the_server_needs_nothing_to_train_on(tmp_path: Path) -> None:
     for place in write_shards(tmp_path):
         (Path(place) / "digits").rename(Path(place) / "numbers")
     keys: dict[str, Value] = {"dataset": "numbers", "data-dir": str(tmp_path / "server")}
-    config = parse_run_config(KEYS | keys)
+    config = parse_run_config(OWN_DATA | keys)
     problem = make_problem(config)
     assert problem.facts is not None
     assert problem.facts.mean == pytest.approx([data.test_images.mean()])

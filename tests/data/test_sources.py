@@ -1,9 +1,7 @@
 """Sources, the cache and the partitions."""
 
-import io
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.data import ImageData, load_images, load_partition, sources
@@ -19,25 +16,9 @@ from fedapp.data.partitions import fill_empty
 from fedapp.errors import ConfigError
 from fedapp.problems import make_problem
 from tests.conftest import RunInline, kebab, read_rounds
+from tests.support.datasets import write_parquet
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-
-
-def write_parquet(
-    path: Path,
-    images: NDArray[Any],
-    labels: list[int],
-    column: str = "image",
-    **more: list[int],
-) -> None:
-    """Write images as PNG in the layout of the Hugging Face hub."""
-    encoded = []
-    for image in images:
-        buffer = io.BytesIO()
-        Image.fromarray(image).save(buffer, format="PNG")
-        encoded.append({"bytes": buffer.getvalue(), "path": None})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({column: encoded, "label": labels, **more}), path)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from deploy.federation import Federation, assignments
 from fedapp.config import Value
 from fedapp.records import read_rounds
 from tests.conftest import PATIENCE, kebab, wait_for
-from tests.data.test_shard import write_shards
+from tests.support.datasets import write_shards
 from tests.support.federations import LATE, Started, signal_group, wait_for_rounds
 
 pytestmark = pytest.mark.slow

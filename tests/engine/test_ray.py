@@ -16,14 +16,15 @@ import ray
 
 import run_simulation
 from deploy.federation import BIN, ROOT, free_port
-from fedapp import server_app
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine.ray import RayGrid, RayWorkers
 from fedapp.errors import ConfigError, RunError
 from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
-from tests.conftest import PATIENCE, RunInline, default_sigint, kebab, read_rounds, wait_for
+from tests.conftest import PATIENCE, RunInline, default_sigint, kebab, wait_for
+from tests.support.runs import assert_same
+from tests.support.workers import run_on
 
 # One after the other: they share what they start.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -33,17 +34,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 def workers() -> Iterator[RayWorkers]:
     with RayWorkers(2) as started:
         yield started
-
-
-def run_on(workers: RayWorkers, results: Path, **keys: Value) -> Path:
-    config = parse_run_config(kebab(keys) | {"results-dir": str(results)})
-    return server_app.run(RayGrid(workers, config.flat()), config).path
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-    for a, b in zip(read_rounds(one), read_rounds(other), strict=True):
-        assert a | {"wall_seconds": 0} == b | {"wall_seconds": 0}
 
 
 def test_a_cluster_that_is_not_there_is_told_at_once(
@@ -75,7 +65,7 @@ def test_two_workers_give_the_same_bits_as_inline(
     keys: dict[str, Value], workers: RayWorkers, run_inline: RunInline, tmp_path: Path
 ) -> None:
     """Run after run on one set of workers."""
-    assert_same_run(run_on(workers, tmp_path / "ray", **keys), run_inline(**keys))
+    assert_same(run_on(workers, tmp_path / "ray", **keys), run_inline(**keys))
 
 
 def rounds_on(workers: RayWorkers, config: RunConfig) -> tuple[Any, Iterator[dict[str, Any]]]:
@@ -233,7 +223,7 @@ def test_a_cluster_of_two_nodes(cluster: str, run_inline: RunInline, tmp_path: P
         "import json, sys, ray\n"
         "from pathlib import Path\n"
         "from tests.conftest import wait_for\n"
-        "from tests.engine.test_ray import run_on\n"
+        "from tests.support.workers import run_on\n"
         "from fedapp.engine.ray import RayWorkers\n"
         "ray.init(sys.argv[1], log_to_driver=False)\n"
         "wait_for(lambda: ray.cluster_resources().get('CPU') == 2, 'two nodes')\n"
@@ -250,7 +240,7 @@ def test_a_cluster_of_two_nodes(cluster: str, run_inline: RunInline, tmp_path: P
     assert done.returncode == 0, done.stderr
     nodes, directory = json.loads(done.stdout.strip().splitlines()[-1])
     assert nodes == 2
-    assert_same_run(Path(directory), run_inline(algorithm="mifam", num_rounds=6))
+    assert_same(Path(directory), run_inline(algorithm="mifam", num_rounds=6))
 
 
 def test_too_many_workers_are_told(workers: RayWorkers) -> None:
@@ -269,4 +259,4 @@ def test_the_command_line_runs_on_ray(tmp_path: Path, run_inline: RunInline) -> 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert_same_run(tmp_path / "out" / "one", run_inline(algorithm="mifam", num_rounds=4))
+    assert_same(tmp_path / "out" / "one", run_inline(algorithm="mifam", num_rounds=4))

@@ -1,20 +1,20 @@
 """The HTML report: what is written, and what a browser makes of it."""
 
-import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fedapp.config import Value, parse_run_config
+from fedapp.config import Value
 from fedapp.report.page import write_report
 from fedapp.report.runs import Run, load_runs, reach
-from tests.conftest import PATIENCE, kebab
+from tests.conftest import PATIENCE
+from tests.support.reports import embedded, write_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -28,34 +28,6 @@ def in_browser(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that needs the browser: they share it, one after the other."""
     grouped: Callable[..., None] = pytest.mark.xdist_group("browser")(test)
     return pytest.mark.slow(grouped)
-
-
-def write_run(
-    parent: Path,
-    name: str,
-    figures: Mapping[str, Sequence[float | None]],
-    uplink: int = 1_000_000,
-    **keys: Value,
-) -> None:
-    """Write a run's directory: what each round found, and what it spent; by default it is complete."""
-    (parent / name).mkdir(parents=True)
-    length = max(map(len, figures.values()), default=0)
-    config = parse_run_config(kebab({"num_rounds": length or 50} | keys)).flat() | {
-        "run-name": name
-    }
-    (parent / name / "config.json").write_text(json.dumps({"config": config, "versions": {}}))
-    with (parent / name / "rounds.jsonl").open("w") as lines:
-        for k in range(length):
-            found = {figure: values[k] for figure, values in figures.items()}
-            spent = {
-                "uplink_bytes": uplink,
-                "downlink_bytes": 2_000_000,
-                "simulated_seconds": 300.0 + k,
-                "simulated_seconds_nominal": 290.0,
-                "wall_seconds": 0.5 + 0.01 * k,
-            }
-            record = {"round": k + 1, "clients": 5, "failures": 0} | found | spent
-            lines.write(json.dumps(record) + "\n")
 
 
 def accuracies(top: float, speed: float) -> dict[str, Sequence[float | None]]:
@@ -74,19 +46,6 @@ def write_three(parent: Path) -> list[Run]:
         parent, "scaffold", accuracies(0.6, 2), 50_000_000, **shared, lr=0.25, algorithm="scaffold"
     )
     return load_runs([parent])
-
-
-def embedded(path: Path) -> Any:
-    """Return the page's data, which must be JSON without Python's NaN and Infinity."""
-    found = re.search(
-        r'<script type="application/json"[^>]*>(.*?)</script>', path.read_text(), re.S
-    )
-    assert found
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
-    return json.loads(found[1], parse_constant=refuse)
 
 
 def test_numbers_have_six_digits_and_what_is_not_finite_is_null(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from fedapp.names import is_file_name, one_line
 from fedapp.report.page import write_report
 from fedapp.report.runs import best_per, load_runs, over_seeds
 from fedapp.report.status import State
-from tests.report.test_page import embedded, write_run
-from tests.test_cli import fedapp
+from tests.support.commands import fedapp
+from tests.support.reports import embedded, write_run
 
 Fedapp = Callable[..., int]
 

@@ -16,7 +16,7 @@ from fedapp.problems import make_problem
 from fedapp.randomness import generator, sample_cohort
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
-from tests.strategies.test_algorithms import trajectory
+from tests.support.cases import trajectory
 
 WIDTHS = [64, 4, 8, 10]
 KEYS: dict[str, Value] = {

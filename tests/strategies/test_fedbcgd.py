@@ -21,8 +21,8 @@ from fedapp.registry import make_strategy
 from fedapp.wire import Update
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
-from tests.strategies.test_algorithms import groups_of, trajectory
-from tests.test_cli import fedapp
+from tests.support.cases import groups_of, trajectory
+from tests.support.commands import fedapp
 
 # Section 6.6 of the supplement: the weights of each block's layers as printed, and of the shared block.
 PRINTED: dict[str, tuple[list[list[int]], int, int]] = {

@@ -17,7 +17,7 @@ from fedapp.rounds import run_rounds
 from fedapp.wire import Update
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
-from tests.strategies.test_algorithms import config_for, trajectory
+from tests.support.cases import config_for, trajectory
 
 
 def strategy_of(m: int, **keys: Value) -> Any:

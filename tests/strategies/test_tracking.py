@@ -17,7 +17,7 @@ from fedapp.registry import find_compressor, make_strategy
 from fedapp.rounds import run_rounds
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
-from tests.strategies.test_algorithms import (
+from tests.support.cases import (
     CASES,
     LR,
     ROUNDS,

@@ -27,7 +27,7 @@ from fedapp.report.theory import conclude, plan
 from fedapp.theory import THEOREMS, Outcome, linear_rate, slope
 from fedapp.wire import Update
 from strategies.fedpaq import FedPAQ
-from tests.test_cli import fedapp
+from tests.support.commands import fedapp
 
 Patch = pytest.MonkeyPatch
 

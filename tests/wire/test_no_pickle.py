@@ -24,7 +24,7 @@ from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.state import ContextStore, DirectoryStore, StateError
 from fedapp.wire import WireError
-from tests.compression.test_compression import COMPRESSORS
+from tests.support.compressors import COMPRESSORS
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ["fedapp", "strategies", "clients", "deploy", "run_simulation.py"]

@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from fedapp import wire
 from fedapp.refusals import Reason, Refusal
 from fedapp.wire import Invitation, Update, WireError
+from tests.support.arrays import npy
 
 SPEC: wire.Spec = {"u": (np.dtype("float32"), (5,)), "buffers": (np.dtype("float32"), (0,))}
 ILL = Refusal(5, Reason.FAILED, "ill")
@@ -223,13 +224,6 @@ def test_records_of_the_wrong_kind_are_refused_not_raised() -> None:
 def test_missing_metrics_are_refused() -> None:
     content = RecordDict({"client.4": wire.record_of(GOOD), "failures": ConfigRecord()})
     assert refused(wire.unpack_reply(message(content), dict.fromkeys([4], SPEC))) == [4]
-
-
-def npy(header_shape: str, payload: bytes = b"\0" * 20, descr: str = "<f4") -> bytes:
-    """Write an .npy file by hand, with whatever shape it claims."""
-    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {header_shape}, }}"
-    head = head.ljust(117) + "\n"
-    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + payload
 
 
 @pytest.mark.parametrize(
