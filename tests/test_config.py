@@ -136,7 +136,7 @@ def test_paths_are_seen_from_the_working_directory(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_run_simulation_exits_with_2_and_no_traceback(assignment: str, tmp_path: Path) -> None:
-    words = ["-c", assignment, "--out", tmp_path / "out"]
+    words = ["-c", assignment, "--out", str(tmp_path / "out")]
     done = start_simulation(tmp_path / "said", words).wait()
     assert done.returncode == 2
     assert done.stdout == ""

@@ -29,7 +29,7 @@ KEYS: dict[str, Value] = {
 
 def start(place: Path, out: Path, **keys: Value) -> Forked:
     config = " ".join(f"{k}={json.dumps(v)}" for k, v in kebab(KEYS | keys).items())
-    return start_simulation(place, ["--engine", "inline", "--out", out, "-c", config])
+    return start_simulation(place, ["--engine", "inline", "--out", str(out), "-c", config])
 
 
 def test_two_processes_of_one_name_and_two_without(tmp_path: Path) -> None:

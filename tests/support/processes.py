@@ -60,12 +60,12 @@ class Forked:
         return Ended(code, *(path.read_text() for path in self.paths))
 
 
-def start_simulation(place: Path, words: Sequence[str | Path]) -> Forked:
+def start_simulation(place: Path, words: Sequence[str]) -> Forked:
     """Start `python run_simulation.py <words>`; its output goes to files in `place`."""
 
     def work() -> None:
         os.chdir(ROOT)
-        sys.argv = ["run_simulation.py", *map(str, words)]
+        sys.argv = ["run_simulation.py", *words]
         runpy.run_path("run_simulation.py", run_name="__main__")
 
     return Forked(place, work)

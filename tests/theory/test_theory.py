@@ -37,6 +37,8 @@ def few(count: int, **more: int) -> dict[str, int]:
     return {"num_clients": count, "clients_per_round": count} | more
 
 
+# Of FedCET's second theorem: the base, and one other step size, noise and number of steps.
+FEDCET_2 = ("alpha-0.1-seed-0", "alpha-0.4-seed-0", "sigma-0.25-seed-0", "tau-8-seed-0")
 # What is run of a theorem's sweep: which runs, and what is different in them.
 CUT: dict[str, tuple[Callable[[RunConfig], bool], Callable[[RunConfig], dict[str, int]]]] = {
     "fedcet-1": (lambda c: c.local_steps in (5, 10), lambda c: {"num_rounds": c.num_rounds // 2}),
@@ -60,8 +62,6 @@ CUT: dict[str, tuple[Callable[[RunConfig], bool], Callable[[RunConfig], dict[str
         lambda c: few(4, num_rounds=40),
     ),
 }
-# The base, and one other step size, noise and number of steps.
-FEDCET_2 = ("alpha-0.1-seed-0", "alpha-0.4-seed-0", "sigma-0.25-seed-0", "tau-8-seed-0")
 
 
 def outcome(name: str, directory: Path) -> Outcome:
