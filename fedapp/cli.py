@@ -273,7 +273,7 @@ def theory(
     ] = PRESETS,
 ) -> None:
     """Check the papers' theorems: run them, fit the rates, and say which hold; without a NAME, all of them."""
-    from fedapp.report.theory import check_theorems
+    from fedapp.theory.check import check_theorems
 
     directory = (
         out or Path.home() / "fedapp-results" / time.strftime("theory-%Y%m%d-%H%M%S")
