@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from fedapp.data.images import Pixels
-from fedapp.data.sources import Source, Split, find_source
+from fedapp.data.sources import SHAPES, Source, Split, find_source
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory
 
@@ -105,6 +106,16 @@ def mapped(path: Path) -> NDArray[Any]:
 def load_images(name: str, data_dir: str) -> ImageData:
     """Load a data set, decoding it if no process has done so before."""
     return load_source(name, find_source(name, data_dir))
+
+
+@lru_cache
+def image_shape(name: str, data_dir: str) -> tuple[tuple[int, int, int], int]:
+    """Return channels, height and width of a data set's images, and the number of its classes."""
+    find_source(name, data_dir)  # raises a ConfigError if there is no such data set
+    if name in SHAPES:
+        return SHAPES[name]
+    facts = load_images(name, data_dir).facts
+    return facts.shape, facts.num_classes
 
 
 def load_source(name: str, source: Source) -> ImageData:

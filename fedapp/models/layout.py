@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import Self
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,11 @@ class Layout:
     model: str = ""
     # Where in the buffers, which are no part of the vector:
     variances: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def single(cls, size: int) -> Self:
+        """Return the layout of a vector that is one tensor."""
+        return cls((size,), (size,))
 
     @property
     def size(self) -> int:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedapp.config import LocalWork, RunConfig
-from fedapp.data import ImageData, Partition, Shard, load_images, load_partition, load_shard
+from fedapp.data import (
+    ImageData,
+    Partition,
+    Shard,
+    image_shape,
+    load_images,
+    load_partition,
+    load_shard,
+)
 from fedapp.errors import ConfigError
 from fedapp.models.flat import FlatModel
+from fedapp.models.layout import Layout
 from fedapp.models.networks import Network, layout_of, make_network
 from fedapp.problems.batches import shuffled_batches
+from fedapp.problems.outline import Outline
 from fedapp.problems.problem import Loss, Vector
 from fedapp.randomness import Generator, torch_seed
 
@@ -145,6 +155,26 @@ class Classification:
             name: tensor.cpu().numpy() * (1 if tensor.is_floating_point() else 0)
             for name, tensor in state.items()
         }
+
+
+def outline(config: RunConfig) -> Outline:
+    """Return the size of the config's network, which gets no memory."""
+    layout, num_buffers = _measure_network(
+        config.dataset, config.data_dir, config.model, config.norm, config.vit.image_size
+    )
+    return Outline(layout, num_buffers, config.dtype)
+
+
+@lru_cache
+def _measure_network(
+    dataset: str, data_dir: str, model: str, norm: str, image_size: int
+) -> tuple[Layout, int]:
+    """Return a network's layout, and the length of its statistics."""
+    shape, num_classes = image_shape(dataset, data_dir)
+    with torch.device("meta"):
+        network = make_network(model, shape, num_classes, norm, 0, image_size)
+    num_buffers = sum(b.numel() for b in network.buffers() if b.is_floating_point())
+    return layout_of(network, model), num_buffers
 
 
 class ClientImages:

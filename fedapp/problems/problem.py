@@ -51,7 +51,9 @@ class NetworkObjective(Objective, Protocol):
 class Start(Protocol):
     """Where the server begins."""
 
-    layout: Layout
+    @property
+    def layout(self) -> Layout:
+        """How the vector x is divided into tensors and layers."""
 
     def initial(self) -> tuple[Vector, Vector]:
         """Return the common starting point x, and the buffers: what is not trained."""

@@ -12,6 +12,7 @@ from fedapp.theory.measured import (
     grouped,
     mean_figure,
     named,
+    num_parameters,
 )
 from fedapp.theory.outcome import Finding, Outcome, Theorem
 
@@ -103,7 +104,7 @@ def fedcet_linear(runs: Sequence[Run]) -> Outcome:
         ends.append(float(norms.min()))
         problem, tau = name.split("-local-steps-")
         curves.append(Curve(f"{problem}, tau = {tau}", rounds_of(norms), norms))
-        numbers = 8 * (30 if run.config["dataset"] == "quadratic" else 64)
+        numbers = 8 * num_parameters(run)
         for record in run.rounds:
             for direction in ("uplink", "downlink"):
                 # Two arrays, the vector and the empty buffers, have a header of 128 bytes each.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedapp.config import parse_run_config
-from fedapp.problems import make_problem
+from fedapp.problems import kind_of, make_problem
 from fedapp.report.runs import Run
 from fedapp.theory.fits import Values
 
@@ -47,6 +47,12 @@ def counts(run: Run) -> tuple[int, int, int]:
     keys = ("num-clients", "clients-per-round", "local-steps")
     n, r, tau = (int(run.config[key]) for key in keys)
     return n, r, tau
+
+
+def num_parameters(run: Run) -> int:
+    """Return the length of a run's parameter vector."""
+    config = parse_run_config(run.config)
+    return kind_of(config).outline(config).layout.size
 
 
 def quantizer_variance(run: Run) -> float:
