@@ -1,4 +1,4 @@
-"""What runs would do, without data and without training: for `run_simulation.py --dry-run`."""
+"""What runs would cost, without data and without training, for dry runs."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ COLUMNS = ["algorithm", "compressor", "data", "model", "parameters", "clients", 
 
 
 def plan(configs: Sequence[RunConfig]) -> tuple[str, Table]:
-    """Check that every run could start; return what is common to all, and what a round of each would cost."""
+    """Check that every run can start; return what all have in common, and a table of costs per round."""
     rows: dict[tuple[str, ...], list[tuple[float, float, int]]] = {}
     known: dict[RunConfig, tuple[tuple[str, ...], tuple[float, float]]] = {}
     for config in configs:

@@ -40,7 +40,7 @@ class Classification:
     def __init__(self, config: RunConfig, shard: Shard | None = None) -> None:
         self.device = torch.device(config.device)
         self.data: ImageData
-        self.partition: Partition | None  # None: the nodes have data of their own
+        self.partition: Partition | None  # None: the nodes have their own data
         if shard:
             self.data, self.partition = load_shard(shard, config)
         else:
@@ -76,7 +76,7 @@ class Classification:
 
     @cached_property
     def second(self) -> FlatModel:
-        """Another network of the same kind, whose parameters have no gradients."""
+        """A second network like the first, whose parameters have no gradients."""
         network = copy.deepcopy(self.model.module)
         for parameter in network.parameters():
             parameter.requires_grad_(False)
@@ -92,7 +92,7 @@ class Classification:
         return ClientImages(self, self.held()[client])
 
     def held(self) -> Partition:
-        """Return who holds which samples."""
+        """Return the partition; raise a ConfigError if there is no training data."""
         if self.partition is None:
             raise ConfigError(
                 "There is nothing to train on: give data-dir a train-*.parquet, or every node a data-dir "
@@ -101,7 +101,7 @@ class Classification:
         return self.partition
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Turn pixels into normalised numbers, channels last: LeNet-5 trains a fifth faster so."""
+        """Return normalised pixels, channels last: LeNet-5 trains a fifth faster that way."""
         # A copy even of floats: what follows is in place, and must not reach the data.
         numbers = images.to(self.device, self.dtype, memory_format=torch.channels_last, copy=True)
         return numbers.sub_(self._mean).mul_(self._scale)
@@ -138,7 +138,7 @@ class Classification:
 
     @torch.no_grad()
     def _measure(self, batches: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
-        """Return the mean loss over some samples, and the share that is classified right."""
+        """Return the mean loss and the accuracy over batches of samples."""
         loss, correct, count = 0.0, 0, 0
         for images, labels in batches:
             logits, true = self.model.module(self.prepare(images)), labels.to(self.device)
@@ -148,7 +148,7 @@ class Classification:
         return loss / count, correct / count
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
-        """Return the network's state dict; counters, which belong to a process, are zero."""
+        """Return the network's state dict; counters, which each process has for itself, are zero."""
         self._load(x, buffers)
         state = self.model.module.state_dict()
         return {
@@ -199,7 +199,7 @@ class ClientImages:
 
     @torch.no_grad()
     def representation(self, y: Tensor, batch: Batch) -> Tensor:
-        """Return what the classifier at y sees of a batch."""
+        """Return the input of the classifier for a batch, with the network at y."""
         statistics, model = self.buffers.clone(), self.problem.model
         model.bind(y)
         model.module.train()

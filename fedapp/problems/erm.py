@@ -36,7 +36,7 @@ NEWTON_STEPS = 100
 class LinearERM:
     """All the clients' risks; the samples are rows of one matrix."""
 
-    facts = None  # the optimum is that of data which the server knows, not of nodes' own
+    facts = None  # nodes cannot have their own data: the optimum needs all data on the server
 
     def __init__(self, config: RunConfig) -> None:
         self.convex = config.model == "logistic"

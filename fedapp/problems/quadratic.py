@@ -1,7 +1,7 @@
-"""Quadratics with unequal Hessians: the problem on which exact methods show that they are.
+"""Quadratics with unequal Hessians: the problem that separates exact methods from the others.
 
 f_i(x) = 1/2 (x - b_i)' A_i (x - b_i), f = mean of the f_i, x* in closed form. The eigenvalues of
-every A_i lie in [1 / condition, 1], in axes of the client's own: with equal Hessians
+every A_i lie in [1 / condition, 1], and every client has its own axes: with equal Hessians
 (`quadratic.hessians = "shared"`) every method would look exact. In `quadratic.flat` directions, the
 same for all, they are 0: f then satisfies the PL condition only, and x* is the optimum nearest to 0.
 """
