@@ -7,10 +7,7 @@ import numpy as np
 from fedapp.report.panels import Curve, Panel
 from fedapp.report.runs import Run
 from fedapp.theory.fits import above, rising, rounds_of, slope, spread
-from fedapp.theory.measured import (
-    figure,
-    grouped,
-)
+from fedapp.theory.measured import figure, grouped, num_parameters
 from fedapp.theory.outcome import Finding, Outcome, Theorem
 
 EXACT = 1e-10  # a distance that counts as reaching the optimum, in float64
@@ -94,7 +91,7 @@ def messages(runs: Sequence[Run]) -> Outcome:
             if not near.any():
                 continue
             count = int(np.argmax(near)) + 1
-            numbers = 8 * int(run.config["quadratic.dim"])
+            numbers = 8 * num_parameters(run)
             record = run.rounds[count - 1]  # the first round has nothing to deliver yet
             sent = record["uplink_bytes"] + record["downlink_bytes"]
             # Every array has a header of 128 bytes; the buffers, both ways, are nothing else.

@@ -7,13 +7,7 @@ import numpy as np
 from fedapp.report.panels import Curve, Panel
 from fedapp.report.runs import Run
 from fedapp.theory.fits import linear_rate, rounds_of, slope, spread
-from fedapp.theory.measured import (
-    figure,
-    grouped,
-    mean_figure,
-    named,
-    num_parameters,
-)
+from fedapp.theory.measured import figure, grouped, mean_figure, named, num_parameters
 from fedapp.theory.outcome import Finding, Outcome, Theorem
 
 

@@ -27,11 +27,8 @@ def fedpaq_1(runs: Sequence[Run]) -> Outcome:
         k, run = rounds_of(squares), group[0]
         n, r, tau = counts(run)
         # L = 1; k_0 of equation 64, and C_1 and C_2 of equation 24.
-        mu, q, noise = (
-            1 / float(run.config["quadratic.condition"]),
-            quantizer_variance(run),
-            gradient_variance(run),
-        )
+        mu = 1 / float(run.config["quadratic.condition"])
+        q, noise = quantizer_variance(run), gradient_variance(run)
         b1 = 2 * (q / n + (n - r) / (r * (n - 1)) * 4 * (1 + q))
         k0 = 4 * max(1 / mu, 4 * (b1 / mu**2 + 1), 1 / tau, 4 * n / (mu**2 * tau))
         late = k >= k0
@@ -80,7 +77,7 @@ def fedpaq_1(runs: Sequence[Run]) -> Outcome:
 def fedpaq_2(runs: Sequence[Run]) -> Outcome:
     """(1/T) sum |grad f|^2 = O(1/sqrt(T)) with lr = 1/(L sqrt(T))."""
     findings, curves = [], []
-    for problem in ("quadratic", "sigmoid"):
+    for problem in ("quadratic", "sigmoid"):  # the points of the sweep
         chosen = [run for run in runs if f"-{problem}-" in run.name]
         n, r, tau = counts(chosen[0])
         start = starting_point(chosen[0])
