@@ -12,6 +12,7 @@ from fedapp.attendance import Attendance
 from fedapp.config import RunConfig
 from fedapp.costs import human_bytes
 from fedapp.hosting import Hosting
+from fedapp.problems import kind_of
 from fedapp.records import RunDirectory
 
 BEST: dict[str, Callable[[float, float], float]] = {
@@ -54,7 +55,7 @@ class RunConsole:
     def __enter__(self) -> "RunConsole":
         """Say which run this is and where its results go."""
         c = self.config
-        what = "" if c.dataset == "quadratic" else f", model {c.model}"
+        what = f", model {c.model}" if kind_of(c).uses_model else ""
         self.console.print(
             f"Run {self.directory.path.name}: {c.algorithm} on {c.dataset}{what} "
             f"({self.num_parameters:,} parameters), {c.num_clients} clients, "

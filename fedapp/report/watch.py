@@ -22,6 +22,7 @@ from rich.text import Text
 from fedapp.costs import human_bytes
 from fedapp.errors import ConfigError
 from fedapp.names import one_line
+from fedapp.problems import find_kind
 from fedapp.records import PARTIAL
 from fedapp.report.runs import read_run
 from fedapp.report.status import State, Status, status_of
@@ -153,7 +154,8 @@ def view(run: WatchedRun, width: int, height: int) -> RenderableType:
 def _header(run: WatchedRun, width: int) -> Panel:
     """Say which run it is and how far."""
     config = run.config
-    model = "" if config["dataset"] == "quadratic" else f", {config['model']}"
+    kind = find_kind(config["dataset"], config["model"])
+    model = f", {config['model']}" if kind.uses_model else ""
     what = Text(
         f"{config['algorithm']} on {config['dataset']}{model}, {config['num-clients']} clients, "
         f"{config['clients-per-round']} a round, seed {config['seed']}",
