@@ -1,7 +1,7 @@
 """What a run shows: a header, a line for each round, a summary; on a terminal, a progress bar."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,14 +11,10 @@ from rich.table import Table
 from fedapp.attendance import Attendance
 from fedapp.config import RunConfig
 from fedapp.costs import human_bytes
+from fedapp.figures import FIGURES, Figure
 from fedapp.hosting import Hosting
 from fedapp.records import RunDirectory
 
-BEST: dict[str, Callable[[float, float], float]] = {
-    "test_accuracy": max,
-    "gap": min,
-    "distance": min,
-}
 MOST_NODES = 50  # that are shown one by one
 MOST_CLIENTS = 5  # of a node
 
@@ -80,14 +76,12 @@ class RunConsole:
         figures = _figures(record)
         self.console.print(
             f"round {record['round']:>{len(str(self.config.num_rounds))}}/{self.config.num_rounds}"
-            f"  {figures}"
-            + ("" if (loss := record.get("train_loss")) is None else f"  train loss {loss:.4g}")
-            + f"  clients {record['clients']}"
+            f"  {'  '.join(figures)}  clients {record['clients']}"
             + (f" ({record['failures']} failed)" if record["failures"] else "")
             + f"  up {human_bytes(record['uplink_bytes'])}"
             f"  down {human_bytes(record['downlink_bytes'])}  {record['wall_seconds']:.2f} s"
         )
-        self.progress.update(self.task, completed=record["round"], latest=figures)
+        self.progress.update(self.task, completed=record["round"], latest="  ".join(figures[:2]))
 
     def nodes(self, hosting: Hosting, deployed: bool) -> None:
         """Show the nodes before the first round: a table of a federation, a line of a simulation that lacks some."""
@@ -116,10 +110,10 @@ class RunConsole:
         self.rounds += 1
         for name in self.totals:
             self.totals[name] += record[name]
-        for name, better in BEST.items():
-            if (value := record.get(name)) is not None:
-                best = better(self.best[name][0], value) if name in self.best else value
-                self.best[name] = (best, value)
+        for figure in _shown():
+            if figure.source == "evaluation" and (value := record.get(figure.name)) is not None:
+                best, _ = self.best.get(figure.name, (value, value))
+                self.best[figure.name] = (figure.best((best, value)), value)
 
     def summary(self, attendance: Attendance | None = None, hosted: Collection[int] = ()) -> None:
         """Close with the run's results, and with who took part; `hosted` are the clients that have a node now."""
@@ -127,10 +121,10 @@ class RunConsole:
             return
         table = Table(show_header=False, box=None, pad_edge=False)
         table.add_row("rounds", str(self.rounds))
-        for name in BEST:
-            if name in self.best:
-                best, last = self.best[name]
-                table.add_row(name.replace("_", " "), f"best {best:.4g}, last {last:.4g}")
+        for figure in _shown():
+            if figure.name in self.best:
+                best, last = map(figure.text, self.best[figure.name])
+                table.add_row(figure.label, f"best {best}, last {last}")
         for direction in ("uplink", "downlink"):
             table.add_row(direction, human_bytes(self.totals[f"{direction}_bytes"]))
         if failures := self.totals["failures"]:
@@ -149,12 +143,14 @@ def _clients(clients: Sequence[int]) -> str:
     return f"{len(clients)}: {shown}, ..." if len(clients) > MOST_CLIENTS else shown
 
 
-def _figures(record: dict[str, Any]) -> str:
-    formats = {"test_accuracy": ".4f"}
-    formats |= dict.fromkeys(("test_loss", "gap", "distance", "epsilon"), ".4g")
-    shown = [
-        f"{name.replace('_', ' ')} {record[name]:{form}}"
-        for name, form in formats.items()
-        if record.get(name) is not None
-    ]
-    return "  ".join(shown) or "not evaluated"
+def _shown() -> list[Figure]:
+    return [figure for figure in FIGURES.values() if figure.in_console]
+
+
+def _figures(record: dict[str, Any]) -> list[str]:
+    """Write a round's figures, the most telling first; say so if it was not evaluated."""
+    known = [figure for figure in _shown() if record.get(figure.name) is not None]
+    shown = [f"{figure.label} {figure.text(record[figure.name])}" for figure in known]
+    if not any(figure.source == "evaluation" for figure in known):
+        shown.insert(0, "not evaluated")
+    return shown

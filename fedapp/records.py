@@ -47,21 +47,6 @@ from fedapp.files import (
 
 log = logging.getLogger("flwr")
 
-# The order of a line; an algorithm's own figures follow.
-COLUMNS = [
-    "round",
-    "test_loss",
-    "test_accuracy",
-    "train_loss",
-    "clients",
-    "failures",
-    "uplink_bytes",
-    "downlink_bytes",
-    "uplink_bits_nominal",
-    "simulated_seconds",
-    "simulated_seconds_nominal",
-    "wall_seconds",
-]
 CHECK = "check"  # the last key of a line
 FORMAT = "fedapp run 2"
 CONFIG, ROUNDS, MODEL, LOCK = "config.json", "rounds.jsonl", "model.safetensors", ".lock"
@@ -529,8 +514,7 @@ class RunDirectory:
 
     def write_round(self, record: Record) -> None:
         """Append one whole line."""
-        ordered = {name: record.get(name) for name in COLUMNS} | record
-        line = {name: _plain(value) for name, value in ordered.items()}
+        line = {name: _plain(value) for name, value in record.items()}
         with _disk(self.path):
             self._rounds.write(format_line(line, self.identity))
             self._rounds.flush()

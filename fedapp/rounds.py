@@ -11,21 +11,14 @@ from flwr.superlink.grid import HttpGrid
 
 from fedapp import wire
 from fedapp.config import RunConfig
+from fedapp.figures import COLUMNS, FIGURES
 from fedapp.hosting import Hosting
 from fedapp.models.problem import Problem
 from fedapp.strategy import FederatedStrategy
 from fedapp.threads import one_thread
 
 log = logging.getLogger("flwr")
-# Over the attempts at a round:
-SUMMED = [
-    "failures",
-    "uplink_bytes",
-    "downlink_bytes",
-    "uplink_bits_nominal",
-    "simulated_seconds",
-    "simulated_seconds_nominal",
-]
+SUMMED = [figure.name for figure in FIGURES.values() if figure.summed]
 
 
 def run_rounds(
@@ -77,8 +70,8 @@ def run_rounds(
             raise strategy.too_few_updates(round_)
         due = round_ % config.eval_every == 0 or round_ == config.num_rounds
         figures = problem.evaluate(strategy.x, strategy.buffers) if due else {}
-        record: dict[str, Any] = {"round": round_, "test_loss": None, "test_accuracy": None}
-        record |= figures | dict(metrics) | spent
+        record: dict[str, Any] = dict.fromkeys(COLUMNS)
+        record |= {"round": round_} | figures | dict(metrics) | spent
         record["wall_seconds"] = time.perf_counter() - started
         yield record
         if config.target_accuracy and (figures.get("test_accuracy") or 0) >= config.target_accuracy:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.errors import ConfigError
+from fedapp.figures import FIGURES
 
 
 def writer_type() -> Any:
@@ -28,7 +29,7 @@ class TensorBoardLog:
 
     def __init__(self, directory: Path) -> None:
         self._writer = writer_type()(str(directory / "tensorboard"))
-        self._totals = {"uplink_bytes": 0, "downlink_bytes": 0}
+        self._totals = dict.fromkeys((f.name for f in FIGURES.values() if f.unit == "bytes"), 0)
 
     def round(self, record: dict[str, Any]) -> None:
         """Add a round; it can be seen at once."""
