@@ -13,7 +13,7 @@ from fedapp.config import RunConfig
 from fedapp.costs import human_bytes
 from fedapp.figures import FIGURES, Figure
 from fedapp.hosting import Hosting
-from fedapp.records import RunDirectory
+from fedapp.run_directory import RunDirectory
 
 MOST_NODES = 50  # that are shown one by one
 MOST_CLIENTS = 5  # of a node

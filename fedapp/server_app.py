@@ -15,10 +15,10 @@ from fedapp.deliveries import UNDELIVERED
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import DivergedError, log_as_one_sentence
 from fedapp.models import make_problem
-from fedapp.records import RunDirectory
 from fedapp.registry import find_algorithm, keeps_state, make_strategy
 from fedapp.report.tensorboard import TensorBoardLog, writer_type
 from fedapp.rounds import run_rounds
+from fedapp.run_directory import RunDirectory
 from fedapp.state import CLIENT_STATE, DirectoryStore
 from fedapp.stopping import saved_before_exit
 
@@ -78,9 +78,14 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         if keeps_state(config) and strategy.state_dir and shares_disk:
             states = Path(strategy.state_dir).expanduser() / directory.identity
             checkpoints.states = DirectoryStore(states)
-        complete = bool(config.resume) and directory.is_complete(config)
+        complete = False
+        if config.resume:
+            progress = directory.progress(config)
+            complete = progress.complete
+            for sentence in progress.damage:
+                log.warning("%s", sentence)
         done = 0
-        begun = directory.begun
+        begun = directory.has_rounds
         if config.resume and not complete:
             restored = checkpoints.restore(strategy, directory.diverged_since())
             done = restored.round

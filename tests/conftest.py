@@ -14,7 +14,7 @@ import pytest
 # Set before fedapp is imported anywhere, and inherited by the processes that tests start.
 os.environ["FEDAPP_CACHE"] = tempfile.mkdtemp(prefix="fedapp-test-cache-")
 
-from fedapp import client_app, records, server_app
+from fedapp import client_app, rounds_file, server_app
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 
@@ -71,7 +71,7 @@ def kebab(keys: dict[str, Value]) -> dict[str, Value]:
 
 def read_rounds(directory: Path) -> list[dict[str, Any]]:
     """Read `rounds.jsonl`."""
-    return records.read_rounds(directory)
+    return rounds_file.read_rounds(directory)
 
 
 def wait_for(condition: Callable[[], T], what: str) -> T:

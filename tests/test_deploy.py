@@ -46,8 +46,8 @@ from deploy.federation import BIN, NAME, ROOT, Federation, Process, assignments,
 from deploy.proxy import FLEET_ROUTES, REFUSAL, find_nginx
 from fedapp.config import Value
 from fedapp.errors import ConfigError
-from fedapp.records import read_rounds
 from fedapp.registry import Algorithm
+from fedapp.rounds_file import read_rounds
 from tests.conftest import RunInline, kebab
 from tests.test_own_data import write_shards
 

@@ -15,7 +15,7 @@ from benchmarks.damage import KEYS, run
 from fedapp import files
 from fedapp.config import Value
 from fedapp.errors import ConfigError
-from fedapp.records import read_rounds
+from fedapp.rounds_file import read_rounds
 
 
 class PowerLoss(BaseException):

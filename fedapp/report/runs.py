@@ -14,9 +14,10 @@ import numpy as np
 from fedapp.data.sources import SHAPES
 from fedapp.errors import ConfigError
 from fedapp.figures import find_figure
+from fedapp.manifest import PARTIAL, read_config
 from fedapp.names import one_line
-from fedapp.records import PARTIAL, read_config, read_rounds
 from fedapp.report.status import Status, status_of
+from fedapp.rounds_file import read_rounds
 
 log = logging.getLogger("flwr")
 

@@ -22,8 +22,8 @@ from rich.text import Text
 from fedapp.costs import human_bytes
 from fedapp.errors import ConfigError
 from fedapp.figures import figures_of, find_figure
+from fedapp.manifest import PARTIAL
 from fedapp.names import one_line
-from fedapp.records import PARTIAL
 from fedapp.report.runs import read_run
 from fedapp.report.status import State, Status, status_of
 
