@@ -12,8 +12,8 @@ from flwr.superlink.grid import HttpGrid
 from fedapp import wire
 from fedapp.config import RunConfig
 from fedapp.figures import COLUMNS, FIGURES
-from fedapp.models.problem import Problem
 from fedapp.observers import Observer, ending
+from fedapp.problems.problem import Problem
 from fedapp.rounds_file import Record
 from fedapp.strategy import FederatedStrategy
 from fedapp.threads import one_thread

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from fedapp.config import RunConfig, writable_directory
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.files import (
     DamagedFileError,
@@ -31,6 +31,7 @@ from fedapp.files import (
     load_arrays,
     remove_leftovers,
     seal,
+    writable_directory,
     write_atomically,
     write_text,
 )

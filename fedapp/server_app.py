@@ -11,14 +11,15 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
-from fedapp.config import RunConfig, parse_run_config, writable_directory
+from fedapp.config import RunConfig, parse_run_config
 from fedapp.console import RunConsole
 from fedapp.deliveries import UNDELIVERED
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import log_as_one_sentence
-from fedapp.models import make_problem
-from fedapp.models.problem import Problem
+from fedapp.files import writable_directory
 from fedapp.observers import Observer, ResultsWriter
+from fedapp.problems import make_problem
+from fedapp.problems.problem import Problem
 from fedapp.registry import find_algorithm, keeps_state, make_strategy
 from fedapp.report.tensorboard import TensorBoardLog, writer_type
 from fedapp.rounds import run_rounds

@@ -17,8 +17,8 @@ from fedapp.errors import DivergedError, RunError
 from fedapp.figures import COLUMNS
 from fedapp.hosting import Hosting
 from fedapp.manifest import read_manifest
-from fedapp.models import make_problem
 from fedapp.observers import Observer, ResultsWriter, ending
+from fedapp.problems import make_problem
 from fedapp.progress import diverged_since, progress_of
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds

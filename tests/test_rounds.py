@@ -16,7 +16,7 @@ from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.figures import COLUMNS
 from fedapp.hosting import Hosting
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from tests.conftest import RunInline, kebab, read_rounds
 
 KEYS: dict[str, Value] = {
