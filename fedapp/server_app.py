@@ -1,32 +1,28 @@
 """The ServerApp: from a config to a problem, a strategy, observers and rounds."""
 
 import logging
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.superlink.grid import HttpGrid, InMemoryGrid
+from flwr.superlink.grid import HttpGrid
 
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
 from fedapp.config import RunConfig, parse_run_config
 from fedapp.console import RunConsole
-from fedapp.deliveries import UNDELIVERED
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import log_as_one_sentence
 from fedapp.files import writable_directory
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.problems import make_problem
 from fedapp.problems.problem import Problem
-from fedapp.registry import find_algorithm, keeps_state, make_strategy
+from fedapp.progress import Progress
+from fedapp.registry import find_algorithm, make_strategy
 from fedapp.report.tensorboard import TensorBoardLog, writer_type
 from fedapp.rounds import run_rounds
 from fedapp.run_directory import RunDirectory
-from fedapp.state import CLIENT_STATE, DirectoryStore
 from fedapp.stopping import saved_before_exit
 from fedapp.strategy import FederatedStrategy
+from fedapp.workspace import Workspace
 
 log = logging.getLogger("flwr")
 app = ServerApp()
@@ -51,32 +47,33 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     strategy = make_strategy(config, problem)
     strategy.facts = problem.facts
     _check_grid(grid, config, problem)
-    with RunDirectory(config) as directory:
+    with RunDirectory(config) as directory, Workspace(grid, config, directory) as workspace:
+        strategy.state_dir = workspace.state_dir
+        strategy.durable_states = not workspace.shares_disk
+        strategy.deliveries.spill_to(workspace.undelivered, directory.identity)
+        strategy.notes += workspace.notes
         checkpoints = Checkpoints(
-            directory.path, directory.identity, config.flat(), old_until=directory.old_until
+            directory.path,
+            directory.identity,
+            config.flat(),
+            workspace.states,
+            directory.old_until,
         )
-        lasting = bool(config.checkpoint_every or checkpoints.paths())  # the run may be resumed
-        with _removed_at_end([] if lasting else [CLIENT_STATE, UNDELIVERED], directory.path):
-            _place_states(grid, config, strategy, directory, checkpoints, lasting)
-            console = RunConsole(
-                config, directory.path, strategy.x.size, strategy.notes, strategy.attendance
-            )
-            complete = bool(config.resume) and _is_complete(directory, config)
-            has_rounds = directory.has_rounds
-            done = (
-                _resume(directory, checkpoints, strategy) if config.resume and not complete else 0
-            )
-            if not complete:
-                _keep_privacy(strategy, config.num_rounds - done, directory, has_rounds)
+        console = RunConsole(
+            config, directory.path, strategy.x.size, strategy.notes, strategy.attendance
+        )
+        progress = directory.progress(config)
+        if config.resume and progress.complete:
             strategy.notes.append(strategy.what_is_sent())
-            if complete:
-                console.show_complete()
-                return directory
-            observers = _observers(config, problem, strategy, directory, checkpoints, console)
-            for _ in run_rounds(
-                grid, strategy, problem, config, directory.identity, done, observers
-            ):
-                pass  # the observers show and save it
+            console.show_complete()
+            return directory
+        has_rounds = directory.has_rounds
+        done = _resume(progress, directory, checkpoints, strategy) if config.resume else 0
+        _keep_privacy(strategy, config.num_rounds - done, directory, has_rounds)
+        strategy.notes.append(strategy.what_is_sent())
+        observers = _observers(config, problem, strategy, directory, checkpoints, console)
+        for _ in run_rounds(grid, strategy, problem, config, directory.identity, done, observers):
+            pass  # the observers show and save it
     return directory
 
 
@@ -92,56 +89,15 @@ def _check_grid(grid: Grid, config: RunConfig, problem: Problem) -> None:
         writer_type()
 
 
-@contextmanager
-def _removed_at_end(names: Sequence[str], directory: Path) -> Iterator[None]:
-    """Remove directories that only a run under way needs."""
-    try:
-        yield
-    finally:
-        for name in names:
-            shutil.rmtree(directory / name, ignore_errors=True)
-
-
-def _place_states(
-    grid: Grid,
-    config: RunConfig,
-    strategy: FederatedStrategy,
+def _resume(
+    progress: Progress,
     directory: RunDirectory,
     checkpoints: Checkpoints,
-    lasting: bool,
-) -> None:
-    """Decide where clients keep their states, and where the server keeps what is still to be delivered."""
-    deployed = isinstance(grid, HttpGrid)
-    shares_disk = not deployed and getattr(grid, "shares_disk", True)
-    strategy.durable_states = not shares_disk
-    strategy.deliveries.spill_to(directory.path / UNDELIVERED, directory.identity)
-    if not keeps_state(config):
-        return
-    if not config.state_dir:
-        if isinstance(grid, InMemoryGrid) or (lasting and not deployed):
-            # Flower's simulation carries a node's Context with every message to it and back; and what
-            # is in a process's memory is lost with it.
-            client_state = directory.path / CLIENT_STATE
-            strategy.state_dir = str(writable_directory("results-dir", client_state))
-        elif lasting:
-            strategy.notes.append(
-                "Nodes without a state-dir of their own forget what their clients remember when a run resumes."
-            )
-    if strategy.state_dir and shares_disk:
-        states = Path(strategy.state_dir).expanduser() / directory.identity
-        checkpoints.states = DirectoryStore(states)
-
-
-def _is_complete(directory: RunDirectory, config: RunConfig) -> bool:
-    """Tell whether a run that is resumed has nothing left to do; log what is damaged."""
-    progress = directory.progress(config)
+    strategy: FederatedStrategy,
+) -> int:
+    """Restore the newest usable checkpoint; return its round, or 0 if the run starts again."""
     for sentence in progress.damage:
         log.warning("%s", sentence)
-    return progress.complete
-
-
-def _resume(directory: RunDirectory, checkpoints: Checkpoints, strategy: FederatedStrategy) -> int:
-    """Restore the newest usable checkpoint; return its round, or 0."""
     restored = checkpoints.restore(strategy, directory.diverged_since())
     directory.go_back_to(restored.round, restored.rounds)
     strategy.notes.append(
