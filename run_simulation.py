@@ -19,13 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from fedapp.config import (
-    RunConfig,
-    absolute_paths,
-    add_config_arguments,
-    parse_run_config,
-    read_overrides,
-)
+from fedapp.commandline import absolute_paths, add_config_arguments, read_overrides
+from fedapp.config import RunConfig, parse_run_config
 from fedapp.errors import ConfigError, RunError
 from fedapp.names import one_line
 from fedapp.sweep import PlannedRun, read_runs
@@ -124,7 +119,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--per takes a config key, not {key}.")
     if arguments.dry_run:
         return _show_plan(runs)
-    from fedapp.models import make_problem
+    from fedapp.problems import make_problem
 
     tally = Tally()
     swept = [config for plan, config in zip(planned, runs, strict=True) if plan.name]
@@ -308,7 +303,7 @@ def _config(run: PlannedRun, arguments: argparse.Namespace) -> RunConfig:
 def _engine(arguments: argparse.Namespace) -> Iterator[Callable[[RunConfig], "Grid"]]:
     """Start the engine that all runs share."""
     from fedapp import client_app, engine
-    from fedapp.models import make_problem
+    from fedapp.problems import make_problem
 
     if arguments.engine == "inline":
         yield lambda config: engine.InlineGrid(client_app.app, config.flat())

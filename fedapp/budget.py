@@ -32,9 +32,9 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedapp.accounting import gaussian_epsilon
-from fedapp.config import RunConfig, Value, writable_directory
+from fedapp.config import RunConfig, Value
 from fedapp.errors import ConfigError
-from fedapp.files import write_text
+from fedapp.files import writable_directory, write_text
 
 log = logging.getLogger("flwr")
 LEDGER = "privacy-ledger.json"

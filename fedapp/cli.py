@@ -9,7 +9,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from fedapp.config import RunConfig, absolute_paths, parse_run_config, read_overrides
+from fedapp.commandline import absolute_paths, read_overrides
+from fedapp.config import RunConfig, parse_run_config
 from fedapp.errors import ConfigError
 from fedapp.names import one_line
 
@@ -85,7 +86,7 @@ def similarity(
     output: Picture = Path("similarity.png"),
 ) -> None:
     """Draw how alike the clients are: cosines of their full gradients at the initial model."""
-    from fedapp.models import make_problem
+    from fedapp.problems import make_problem
     from fedapp.report.similarity import cosine_similarities, draw_similarities
 
     _check_picture(output)

@@ -11,12 +11,13 @@ from flwr.clientapp import ClientApp
 
 from fedapp import budget, wire
 from fedapp.compression import NotFiniteError
-from fedapp.config import RunConfig, Value, parse_run_config, writable_directory
+from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.data import ImageFacts, Shard
 from fedapp.errors import ConfigError
+from fedapp.files import writable_directory
 from fedapp.hosting import hosted_clients
-from fedapp.models import make_problem
-from fedapp.models.problem import Problem
+from fedapp.problems import make_problem
+from fedapp.problems.problem import Problem
 from fedapp.refusals import Reason, Refusal
 from fedapp.registry import Algorithm, find_algorithm, find_compressor, keeps_state
 from fedapp.state import (

@@ -5,16 +5,13 @@ not declared there; a test keeps the two equal. Keys are kebab-case outside and 
 here; an algorithm's own keys are a table of its name.
 """
 
-import os
 import re
-import tomllib
-from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from flwr.common.config import flatten_dict, parse_config_args, unflatten_dict
+from flwr.common.config import flatten_dict, unflatten_dict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedapp.errors import ConfigError
@@ -510,89 +507,3 @@ def _sentence(invalid: ValidationError) -> str:
         return f"{key} is a table of keys: set {key}.<key> instead."
     message = message.removeprefix("Input ")
     return f"{key} = {problem['input']!r} is not allowed: it {message}."
-
-
-_ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits them
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a preset or a sweep."""
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"The preset {path} cannot be read: {error}.") from None
-
-
-def flat_keys(path: Path, table: dict[str, Any]) -> dict[str, Value]:
-    """Return the keys of a file as Flower writes them: one level, dotted."""
-    try:
-        return dict(flatten_dict(table))
-    except ValueError as error:
-        raise ConfigError(f"The preset {path} cannot be read: {error}.") from None
-
-
-def add_config_arguments(parser: ArgumentParser) -> None:
-    """Let a command take what `read_overrides` reads."""
-    parser.add_argument("presets", nargs="*", type=Path, metavar="PRESET.toml")
-    parser.add_argument(
-        "-c",
-        dest="config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a run-config key with a TOML value, as `flwr run -c` takes it; may be repeated",
-    )
-
-
-def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Value]:
-    """Read preset files and `key=value` strings as `flwr run -c` does; later ones win."""
-    values: dict[str, Value] = {}
-    for preset in presets:
-        table = read_toml(preset)
-        if "sweep" in table or "include" in table:
-            raise ConfigError(f"{preset} is a sweep: run it with run_simulation.py.")
-        values |= flat_keys(preset, table)
-    for assignment in assignments:
-        try:
-            parsed = parse_config_args([assignment])
-        except Exception:  # Flower raises a type of its command line's
-            parsed = {}
-        if not parsed or _ASSIGNMENT.sub("", assignment).strip():
-            raise ConfigError(
-                f"-c {assignment!r} is not understood: write key=value with a TOML value, "
-                "for example -c 'algorithm=\"fedprox\"' or -c lr=0.05."
-            )
-        values |= parsed
-    return values
-
-
-def absolute_paths(values: dict[str, Value]) -> dict[str, Value]:
-    """Make a run's paths absolute, seen from the working directory."""
-    paths = ["data-dir", "results-dir", "state-dir", "resume"]
-    if values.get("vit.weights") != "imagenet":
-        paths.append("vit.weights")
-    return values | {
-        key: os.path.abspath(os.path.expanduser(value))
-        for key in paths
-        if isinstance(value := values.get(key), str) and value
-    }
-
-
-def existing_directory(key: str, value: str) -> Path:
-    """Return the directory that a key names; it must be there."""
-    path = Path(value).expanduser()
-    if not path.is_dir():
-        raise ConfigError(f"{key} = {value!r} is not there: give a directory that exists.")
-    return path
-
-
-def writable_directory(key: str, value: str | Path) -> Path:
-    """Return the directory that a key names; it is made if it is not there."""
-    path = Path(value).expanduser()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{key} = {str(path)!r} cannot be written ({error.strerror}): choose another."
-        ) from None
-    return path

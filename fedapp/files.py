@@ -190,3 +190,26 @@ def brief(error: BaseException) -> str:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     lines = reason.strip().splitlines() or [type(error).__name__]
     return lines[0][:200]
+
+
+# Directories that a user names.
+
+
+def existing_directory(key: str, value: str) -> Path:
+    """Return the directory that a key names; it must exist."""
+    path = Path(value).expanduser()
+    if not path.is_dir():
+        raise ConfigError(f"{key} = {value!r} is not there: give a directory that exists.")
+    return path
+
+
+def writable_directory(key: str, value: str | Path) -> Path:
+    """Return the directory that a key names; create it if it does not exist."""
+    path = Path(value).expanduser()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{key} = {str(path)!r} cannot be written ({error.strerror}): choose another."
+        ) from None
+    return path

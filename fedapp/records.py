@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from fedapp import __version__
-from fedapp.config import RunConfig, Value, writable_directory
+from fedapp.config import RunConfig, Value
 from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.files import (
     DamagedFileError,
@@ -41,6 +41,7 @@ from fedapp.files import (
     remove_leftovers,
     seal,
     unseal,
+    writable_directory,
     write_atomically,
     write_text,
 )

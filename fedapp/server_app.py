@@ -9,12 +9,13 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 from fedapp.checkpoint import Checkpoints
-from fedapp.config import RunConfig, parse_run_config, writable_directory
+from fedapp.config import RunConfig, parse_run_config
 from fedapp.console import RunConsole
 from fedapp.deliveries import UNDELIVERED
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import DivergedError, log_as_one_sentence
-from fedapp.models import make_problem
+from fedapp.files import writable_directory
+from fedapp.problems import make_problem
 from fedapp.records import RunDirectory
 from fedapp.registry import find_algorithm, keeps_state, make_strategy
 from fedapp.report.tensorboard import TensorBoardLog, writer_type

@@ -36,8 +36,8 @@ from fedapp.deliveries import Deliveries, files_of
 from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.hosting import Hosting
 from fedapp.models.layout import Layout
-from fedapp.models.problem import Vector
 from fedapp.privacy import Privacy
+from fedapp.problems.problem import Vector
 from fedapp.randomness import sample_cohort
 from fedapp.state import OLD
 from fedapp.wire import Arrays, Invitation, Update

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapp.config import Value, flat_keys, read_toml
+from fedapp.commandline import flat_keys, read_toml
+from fedapp.config import Value
 from fedapp.errors import ConfigError
 
 

@@ -35,7 +35,7 @@ from fedapp.engine import InlineGrid
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import DivergedError
 from fedapp.hosting import Hosting
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.strategy import MOST_TOLD, FederatedStrategy
 from fedapp.wire import WireError

@@ -4,7 +4,8 @@ import random
 from pathlib import Path
 
 from benchmarks.kills import ALGORITHMS, kill_until_done, same, write_sweep
-from fedapp.config import absolute_paths, parse_run_config
+from fedapp.commandline import absolute_paths
+from fedapp.config import parse_run_config
 from fedapp.parallel import run_all
 from fedapp.sweep import read_runs
 from tests.conftest import read_rounds

@@ -19,8 +19,8 @@ from fedapp.compression.payload import seal
 from fedapp.config import parse_run_config
 from fedapp.data.cache import mapped
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
 from fedapp.models.vit import _file_weights
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.state import ContextStore, DirectoryStore, StateError
 from fedapp.wire import WireError

@@ -18,10 +18,10 @@ from filelock import FileLock
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from fedapp.config import writable_directory
 from fedapp.data.images import Pixels
 from fedapp.data.sources import Source, Split, find_source
 from fedapp.errors import ConfigError
+from fedapp.files import writable_directory
 
 log = logging.getLogger("flwr")
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedapp.config import RunConfig, existing_directory
+from fedapp.config import RunConfig
 from fedapp.data.cache import ImageData, ImageFacts, load_source
 from fedapp.data.partitions import Partition
 from fedapp.data.sources import parquet_source
 from fedapp.errors import ConfigError
+from fedapp.files import existing_directory
 from fedapp.randomness import generator
 
 log = logging.getLogger("flwr")

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config import existing_directory
 from fedapp.data.images import Pixels, decode_image, suspicions
 from fedapp.errors import ConfigError
+from fedapp.files import existing_directory
 
 DECODER = 2  # part of the cache's key: raise it when files decode to other numbers than before
 MOST_CLASSES = 1_000_000
