@@ -1,6 +1,7 @@
 """The ClientApp: from a message to the clients that this node hosts, and back."""
 
 import logging
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedapp import budget, wire
-from fedapp.compression import NotFiniteError
+from fedapp import wire
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.data import ImageFacts, Shard
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory
 from fedapp.hosting import hosted_clients
+from fedapp.privacy import budget, node_privacy
 from fedapp.problems import make_problem
 from fedapp.problems.problem import Problem
 from fedapp.refusals import Reason, Refusal
@@ -28,7 +29,6 @@ from fedapp.state import (
     StateError,
     StateStore,
 )
-from fedapp.strategy import SENT_BESIDE, WHY
 from fedapp.wire import Arrays, Invitation, Update
 
 log = logging.getLogger("flwr")
@@ -48,7 +48,7 @@ def query(message: Message, context: Context) -> Message:
         budget.limits_of(context.node_config)
         hosted = hosted_clients(context.node_config, config.num_clients)
         sent = ", ".join((*find_algorithm(config).client.sends, "buffers"))
-        beside = WHY if config.dp.local else SENT_BESIDE
+        beside = node_privacy(config).sent_beside
         log.info("%d clients here will send %s, %s; never raw data", len(hosted), sent, beside)
         hosting: dict[str, Any] = {"clients": list(hosted)}
         check = message.content.get("check")
@@ -74,7 +74,7 @@ def _preflight(
     try:
         problem = make_problem(config, _shard(context, hosted, wire.facts_of(check)))
         samples = sum(problem.objective(client).num_examples for client in hosted)
-        if not config.dp.clip:  # how much data clients have is theirs, too
+        if node_privacy(config).shows_samples:
             found["samples"] = samples
     except ConfigError as error:
         log.error(str(error))
@@ -98,9 +98,9 @@ def train(message: Message, context: Context) -> Message:
         hosted = hosted_clients(context.node_config, config.num_clients)
         problem = make_problem(config, _shard(context, hosted, invitation.facts))
         store = _store(config, context, invitation)
-        if config.dp.local:
-            _demand_one_private_vector(algorithm, problem)
-        spent = budget.charge(context, config, [c for c in invitation.accepted if c in hosted])
+        privacy = node_privacy(config)
+        privacy.demand(algorithm, problem)
+        spent = privacy.charge(context, [c for c in invitation.accepted if c in hosted])
     except ConfigError as error:
         log.error(str(error))
         failed = [Refusal(c, Reason.FAILED, str(error)) for c in invitation.accepted]
@@ -113,24 +113,15 @@ def train(message: Message, context: Context) -> Message:
             if client in spent:
                 raise budget.BudgetError(spent[client])
             update = _train_client(client, invitation, config, algorithm, problem, store)
-            wire.add_update(content, update)
+            wire.add_update(content, privacy.shown(update))
         except (StateError, budget.BudgetError) as error:
             log.error("Client %d failed in round %d: %s", client, invitation.round, error)
             refusals.append(Refusal(client, Reason.FAILED, str(error)))
         except Exception as error:
             log.exception("Client %d failed in round %d", client, invitation.round)
-            # What an exception says may be of the data, and has no noise.
-            refusals.append(
-                Refusal(client, Reason.FAILED, "it failed: see its node's log")
-                if config.dp.local
-                else Refusal(client, _reason_of(error), f"{type(error).__name__}: {error}")
-            )
+            refusals.append(privacy.refusal(client, error))
     wire.add_refusals(content, refusals)
     return Message(content, reply_to=message)
-
-
-def _reason_of(error: Exception) -> Reason:
-    return Reason.NOT_FINITE if isinstance(error, NotFiniteError) else Reason.FAILED
 
 
 def _config(context: Context) -> RunConfig:
@@ -166,19 +157,6 @@ def _store(config: RunConfig, context: Context, invitation: Invitation) -> State
     return ContextStore(context.state)
 
 
-def _demand_one_private_vector(algorithm: Algorithm, problem: Problem) -> None:
-    """Refuse what would leave without noise, or more often than is counted; a server that is not honest does not."""
-    if not algorithm.strategy.rule_is_a_mean or len(algorithm.client.sends) != 1:
-        raise ConfigError(
-            f"{algorithm.name}'s clients send more than one update with noise: choose an algorithm whose rule is a "
-            "mean, or set dp.clip = 0."
-        )
-    if problem.initial()[1].size:
-        raise ConfigError(
-            'BatchNorm\'s statistics would be sent without noise: set norm = "group", or dp.clip = 0.'
-        )
-
-
 def _load(
     store: StateStore, client: int, tag: int, digest: int, config: RunConfig
 ) -> Arrays | None:
@@ -208,24 +186,13 @@ def _train_client(
     device = objective.buffers.device
     state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}
     compressor = find_compressor(config, problem.layout.tensors)
-    trainee = algorithm.client(objective, config, client, state, compressor)
+    trainee = algorithm.client(objective, config, client, state, compressor, invitation.round)
     received = invitation.shared | invitation.per_client.get(client, {})
     buffers = received.pop("buffers")
-    arrays, examples, metrics = trainee.fit(
-        [*received.values(), buffers], {"round": invitation.round, "names": " ".join(received)}
-    )
+    update = trainee.train(received, buffers)
     digest = NO_DIGEST
     if stateful:
         kept = {name: tensor.cpu().numpy() for name, tensor in trainee.state.items()}
         keep = {accepted, *invitation.kept.get(client, [])}
         digest = store.save(client, invitation.tag, kept, keep)
-    return Update(
-        client,
-        dict(zip((*trainee.sends, "buffers"), arrays, strict=True)),
-        examples,
-        metrics["steps"],
-        metrics["train-loss"],
-        state_lost=remembered is None,
-        # A digest tells of what was trained, which local noise is there to hide.
-        state_digest=NO_DIGEST if config.dp.local else digest,
-    )
+    return replace(update, state_lost=remembered is None, state_digest=digest)

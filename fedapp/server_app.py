@@ -89,10 +89,10 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
             strategy.notes.append(
                 f"Going on after round {done}." if done else "Beginning at round 1."
             )
-        if strategy.privacy and not complete:
+        if not complete:
             count = directory.path / "privacy.json"
             strategy.privacy.keep(count, directory.identity, begun, directory.old_until > 0)
-            strategy.notes.append(strategy.privacy.forecast(config.num_rounds - done))
+            strategy.notes += strategy.privacy.notes(config.num_rounds - done)
             for warning in strategy.privacy.warnings():
                 log.warning(warning)
         strategy.notes.append(strategy.what_is_sent())

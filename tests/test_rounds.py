@@ -1,6 +1,7 @@
 """The round loop: faults, retries, early stop, and what a run leaves."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,11 @@ def misbehave(how: str) -> type[Client]:
     """Return FedAvg's client, of which client 3 misbehaves."""
 
     class Misbehaving(registry.ALGORITHMS["fedavg"].client):  # type: ignore[misc]
-        def fit(self, parameters: Any, config: Any) -> Any:
-            arrays, examples, metrics = super().fit(parameters, config)
+        def train(self, received: Any, buffers: Any) -> Any:
+            update = super().train(received, buffers)
             if self.client != BAD:
-                return arrays, examples, metrics
-            u, buffers = arrays
+                return update
+            u = update["u"]
             match how:
                 case "raise":
                     raise ValueError("out of luck")
@@ -50,16 +51,16 @@ def misbehave(how: str) -> type[Client]:
                 case "dtype":
                     u = u.astype(np.float64)
                 case "missing":
-                    return [buffers], examples, metrics
+                    return replace(update, arrays={"buffers": update["buffers"]})
                 case "no examples":
-                    examples = 0
+                    return replace(update, num_examples=0)
                 case "objects":
                     u = u.astype(object)
                 case "numpy scalars":  # odd, but sound: cast on the way
-                    examples = np.int64(-1)
+                    return replace(update, num_examples=np.int64(-1))
                 case "no loss":
-                    metrics = metrics | {"train-loss": None}
-            return [u, buffers], examples, metrics
+                    return replace(update, train_loss=None)
+            return replace(update, arrays=update.arrays | {"u": u})
 
     return Misbehaving
 
@@ -75,7 +76,7 @@ class WithoutBad(registry.ALGORITHMS["fedavg"].strategy):  # type: ignore[misc]
     ("how", "said"),
     [
         ("raise", "ValueError: out of luck"), ("nan", "not finite"), ("shape", "shape (29,) instead of (30,)"),
-        ("matrix", "shape (2, 15)"), ("dtype", "float64 instead of float32"), ("missing", "ValueError"),
+        ("matrix", "shape (2, 15)"), ("dtype", "float64 instead of float32"), ("missing", "instead of ['buffers', 'u']"),
         ("no examples", "how many examples"), ("objects", "Error"), ("no loss", "TypeError"),
         ("numpy scalars", "how many examples"),
     ],
@@ -116,10 +117,10 @@ class Flaky(registry.ALGORITHMS["fedavg"].client):  # type: ignore[misc]
 
     failing: frozenset[tuple[int, int]] = frozenset()
 
-    def fit(self, parameters: Any, config: Any) -> Any:
-        if (config["round"], self.client) in self.failing:
+    def train(self, received: Any, buffers: Any) -> Any:
+        if (self.round, self.client) in self.failing:
             raise RuntimeError("flaky")
-        return super().fit(parameters, config)
+        return super().train(received, buffers)
 
 
 class Deaf(InlineGrid):
