@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedapp import wire
@@ -29,7 +29,7 @@ from fedapp.state import (
     StateError,
     StateStore,
 )
-from fedapp.wire import Arrays, Invitation, Update
+from fedapp.wire import Arrays, Invitation, Report, Update
 
 log = logging.getLogger("flwr")
 app = ClientApp()
@@ -38,9 +38,7 @@ app = ClientApp()
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Say which clients this node hosts and, if asked, whether it can train them; or log that it is refused."""
-    refused = message.content.get("refused")
-    if isinstance(refused, ConfigRecord):
-        reason = wire.printable(str(refused.get("reason", "")))
+    if (reason := wire.rejection_of(message.content)) is not None:
         log.error("The server lets this node host no clients: %s", reason)
         return Message(RecordDict(), reply_to=message)
     try:
@@ -50,39 +48,35 @@ def query(message: Message, context: Context) -> Message:
         sent = ", ".join((*find_algorithm(config).client.sends, "buffers"))
         beside = node_privacy(config).sent_beside
         log.info("%d clients here will send %s, %s; never raw data", len(hosted), sent, beside)
-        hosting: dict[str, Any] = {"clients": list(hosted)}
-        check = message.content.get("check")
-        if isinstance(check, ConfigRecord):
-            hosting |= _preflight(check, context, config, hosted)
+        report = Report(list(hosted))
+        if (check := wire.check_of(message.content)) is not None:
+            report = _preflight(check, context, config, hosted)
+        answer = wire.pack_report(report)
     except ConfigError as error:
         log.error(str(error))
-        hosting = {"error": str(error)}
-    return Message(RecordDict({"hosting": ConfigRecord(hosting)}), reply_to=message)
+        answer = wire.pack_report_error(str(error))
+    return Message(answer, reply_to=message)
 
 
-def _preflight(
-    check: ConfigRecord, context: Context, config: RunConfig, hosted: range
-) -> dict[str, Any]:
-    """Load this node's data; return how many samples there are, or what is wrong.
+def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hosted: range) -> Report:
+    """Load this node's data; report how many samples there are, or what is wrong.
 
     A node whose data are a part of what the server knows loads them only if the server asks for it.
     """
-    own_data = bool(context.node_config.get("data-dir"))
-    if not own_data and not check.get("shared-data"):
-        return {}
-    found: dict[str, Any] = {"own-data": own_data}
+    report = Report(list(hosted), own_data=bool(context.node_config.get("data-dir")))
+    if not report.own_data and not check.get("shared-data"):
+        return report
     try:
         problem = make_problem(config, _shard(context, hosted, wire.facts_of(check)))
         samples = sum(problem.objective(client).num_examples for client in hosted)
-        if node_privacy(config).shows_samples:
-            found["samples"] = samples
+        shown = node_privacy(config).shows_samples
+        return replace(report, samples=samples if shown else None)
     except ConfigError as error:
         log.error(str(error))
-        found["problem"] = str(error)
+        return replace(report, problem=str(error))
     except Exception as error:
         log.exception("This node's data cannot be loaded")
-        found["problem"] = f"{type(error).__name__}: {error}"
-    return found
+        return replace(report, problem=f"{type(error).__name__}: {error}")
 
 
 @app.train()

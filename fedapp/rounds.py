@@ -15,6 +15,7 @@ from fedapp.hosting import Hosting
 from fedapp.problems.problem import Problem
 from fedapp.strategy import FederatedStrategy
 from fedapp.threads import one_thread
+from fedapp.waiting import wait_for_all
 
 log = logging.getLogger("flwr")
 # Over the attempts at a round:
@@ -44,7 +45,8 @@ def run_rounds(
     one_thread()
     deployed = isinstance(grid, HttpGrid)
     try:
-        strategy.hosting.wait_for_all(
+        wait_for_all(
+            strategy.hosting,
             grid,
             config.node_timeout,
             max(strategy.min_clients, 1),

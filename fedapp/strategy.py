@@ -40,6 +40,7 @@ from fedapp.privacy import ServerNoise, node_privacy, server_privacy
 from fedapp.problems.problem import Vector
 from fedapp.randomness import sample_cohort
 from fedapp.state import OLD
+from fedapp.waiting import wait_for_clients
 from fedapp.wire import Arrays, Invitation, Update
 
 log = logging.getLogger("flwr")
@@ -260,7 +261,7 @@ class FederatedStrategy(Strategy):
         attempt = int(config["attempt"])  # type: ignore[arg-type]
         self._tag = server_round * (run.round_retries + 1) + attempt
         self._all_too_long = self._all_too_long or attempt == 0
-        self.hosting.wait(grid, max(self.min_clients, 1), run.node_timeout)
+        wait_for_clients(self.hosting, grid, max(self.min_clients, 1), run.node_timeout)
         hosts: dict[int, list[int]] = {}
         clients, seed = self.privacy.pool(self.hosting.clients)
         cohort = sample_cohort(clients, size, seed, server_round, attempt)

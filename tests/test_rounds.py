@@ -18,6 +18,7 @@ from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting
 from fedapp.problems import make_problem
 from fedapp.records import COLUMNS
+from fedapp.waiting import wait_for_all, wait_for_clients
 from tests.conftest import RunInline, kebab, read_rounds
 
 KEYS: dict[str, Value] = {
@@ -286,7 +287,7 @@ def test_nodes_are_asked_once_and_strange_answers_are_left_out(
     monkeypatch.setattr(InlineGrid, "_serve", watch)
     grid._contexts[2].node_config = {}
     hosting = Hosting(6)
-    hosting.wait_for_all(grid, limit=0.1)
+    wait_for_all(hosting, grid, limit=0.1)
     hosting.update(grid)
     assert len(asked) == 3
     assert sorted(hosting.node_of) == [0, 2, 3, 5]
@@ -313,9 +314,9 @@ def test_nodes_are_asked_once_and_strange_answers_are_left_out(
     assert sorted(hosting.node_of) == [0, 2, 3, 5]
     nobody = InlineGrid(client_app.app, config.flat(), nodes=0)
     with pytest.raises(RunError, match=r"host 0 clients, 1 are needed.*node-timeout = 0.1"):
-        Hosting(6).wait_for_all(nobody, limit=0.1)
+        wait_for_all(Hosting(6), nobody, limit=0.1)
     with pytest.raises(RunError, match=r"host 0 clients, 1 are needed.*node-timeout = 0.1"):
-        Hosting(6).wait(nobody, needed=1, limit=0.1)
+        wait_for_clients(Hosting(6), nobody, needed=1, limit=0.1)
 
 
 def test_the_client_app_trains_only_clients_that_it_hosts() -> None:
