@@ -37,7 +37,7 @@ from fedapp.files import write_text
 from fedapp.parallel import silence
 from fedapp.parsing import parse_run_config
 from fedapp.randomness import generator
-from fedapp.records import read_rounds
+from fedapp.rounds_file import read_rounds
 from fedapp.tables import Value
 
 CLIENTS, HOSTILE = 20, 4

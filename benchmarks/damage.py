@@ -23,8 +23,8 @@ from fedapp import client_app, server_app
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.parsing import parse_run_config
-from fedapp.records import read_rounds
 from fedapp.registry import ALGORITHMS, keeps_state
+from fedapp.rounds_file import read_rounds
 from fedapp.tables import Value
 
 KEYS: dict[str, Value] = {

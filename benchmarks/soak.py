@@ -40,8 +40,8 @@ from fedapp.engine.local import CLIENT_APP_FAILED
 from fedapp.parallel import silence
 from fedapp.parsing import parse_run_config
 from fedapp.randomness import generator
-from fedapp.records import read_rounds
 from fedapp.registry import ALGORITHMS
+from fedapp.rounds_file import read_rounds
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Value
 
@@ -140,10 +140,10 @@ def _attempt(config: RunConfig, head: Any) -> int:
 @lru_cache
 def _that_raises(client: type[Client]) -> type[Client]:
     class Raising(client):  # type: ignore[valid-type,misc]
-        def fit(self, parameters: Any, config: Any) -> Any:
+        def train(self, received: Any, buffers: Any) -> Any:
             if self.client in _raising:
                 raise RuntimeError("out of luck")
-            return super().fit(parameters, config)
+            return super().train(received, buffers)
 
     return Raising
 

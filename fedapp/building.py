@@ -6,8 +6,8 @@ from fedapp import aggregation
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.ledger import Place
-from fedapp.privacy import Privacy
-from fedapp.problems import is_network
+from fedapp.privacy import node_privacy, server_privacy
+from fedapp.problems import kind_of
 from fedapp.problems.problem import Start
 from fedapp.registry import find_algorithm, find_compressor
 from fedapp.strategy import FederatedStrategy
@@ -17,20 +17,20 @@ from fedapp.traffic import Sizes
 def check(config: RunConfig, problem: Start) -> None:
     """Raise ConfigError if the algorithm cannot run with this config, or cannot be protected as it asks."""
     algorithm = find_algorithm(config.algorithm)
-    if algorithm.needs.network and not is_network(config):
+    kind = kind_of(config)
+    if algorithm.needs.network and not kind.is_network:
         raise ConfigError(
             f"{algorithm.name} looks into a network: choose an image data set and a network as model."
         )
-    if config.weight_decay and config.dataset != "quadratic" and not is_network(config):
+    if config.weight_decay and kind.regularizer:
         raise ConfigError(
             f"{config.model} has a regulariser of its own, and weight-decay would move the optimum that "
-            "`gap` counts from: set weight-decay = 0, and erm.regularization."
+            f"`gap` counts from: set weight-decay = 0, and {kind.regularizer}."
         )
     mean_rule = algorithm.strategy.rule_is_a_mean
     aggregation.check(config, mean_rule)
-    if config.dp.clip:
-        _, buffers = problem.initial()
-        Privacy(config).demand(mean_rule, buffers.size)
+    _, buffers = problem.initial()
+    server_privacy(config).demand(mean_rule, buffers.size)
     compressor = find_compressor(config, problem.layout.tensors)
     algorithm.needs.check(config, algorithm.strategy.__name__, compressor)
     algorithm.check(config)
@@ -64,7 +64,7 @@ def warnings(strategy: FederatedStrategy[Any]) -> list[str]:
     size = strategy.x.size
     said = aggregation.advice(strategy.config)
     said += strategy.algorithm.warnings(strategy.config, strategy.compressor, size)
-    return said + (strategy.privacy.warnings() if strategy.privacy else [])
+    return said + strategy.privacy.warnings()
 
 
 def _first_cohort(strategy: FederatedStrategy[Any]) -> list[Sizes]:
@@ -76,7 +76,9 @@ def _first_cohort(strategy: FederatedStrategy[Any]) -> list[Sizes]:
 
 def what_is_sent(strategy: FederatedStrategy[Any]) -> str:
     """Say what leaves a node."""
-    return strategy.upload.in_words(_first_cohort(strategy), hide=strategy.config.dp.local)
+    return strategy.upload.in_words(
+        _first_cohort(strategy), node_privacy(strategy.config).sent_beside
+    )
 
 
 def expected_bytes(strategy: FederatedStrategy[Any]) -> tuple[float, float]:

@@ -27,11 +27,12 @@ from fedapp.hosting import Hosting
 from fedapp.ledger import Place, StateLedger, part_of
 from fedapp.lengths import UpdateLengths
 from fedapp.models.layout import Layout
-from fedapp.privacy import Privacy
+from fedapp.privacy import server_privacy
 from fedapp.problems.problem import Vector
 from fedapp.randomness import sample_cohort
 from fedapp.refusals import Reason, Refusal
 from fedapp.tables import Table
+from fedapp.waiting import wait_for_clients
 from fedapp.wire import Arrays, Update
 
 log = logging.getLogger("flwr")
@@ -67,8 +68,8 @@ class FederatedStrategy(ServerEvaluation, Generic[Options]):
         self.facts = facts  # of the images, for nodes with data of their own
         self.lr = config.lr  # of the clients, in the round under way
         self.hosting = Hosting(config.num_clients, config.partition_of)
-        self.privacy = Privacy(config) if config.dp.clip else None
-        self.min_clients = least_updates(algorithm, config)
+        self.privacy = server_privacy(config)
+        self.min_clients = self.privacy.min_clients(least_updates(algorithm, config))
         self.ledger = StateLedger(
             place or Place(state_dir=config.state_dir),
             algorithm.stateful or config.error_feedback,
@@ -77,8 +78,7 @@ class FederatedStrategy(ServerEvaluation, Generic[Options]):
         names = algorithm.client.sends
         statistics = (buffers.dtype, buffers.shape)
         self.upload = traffic.Upload(names, compressor, x.dtype, statistics)
-        # With central differential privacy, updates are clipped, and who took part is not told.
-        secret = config.dp.central
+        secret = self.privacy.hides_participants
         lengths = None if secret else UpdateLengths(names, config.max_update_ratio)
         self.admission = Admission(config, names, self.layout, self.ledger, lengths)
         self.attendance = None if secret else Attendance(config.num_clients)
@@ -146,15 +146,13 @@ class FederatedStrategy(ServerEvaluation, Generic[Options]):
         self._round = server_round
         self.ledger.begin(server_round, self._attempt)
         self.admission.begin(self._attempt)
-        self.hosting.wait(grid, max(self.min_clients, 1), self.config.node_timeout)
-        pool, seed = self.hosting.clients, self.config.seed
-        if self.privacy:
-            pool, seed = self.privacy.pool(pool)
+        needed = max(self.min_clients, 1)
+        wait_for_clients(self.hosting, grid, needed, self.config.node_timeout)
+        pool, seed = self.privacy.pool(self.hosting.clients)
         size = self.config.clients_per_round
         cohort = sample_cohort(pool, size, seed, server_round, self._attempt)
         cohort = [client for client in cohort if client in self.hosting.node_of]
-        if self.privacy:
-            self.privacy.invited(cohort)
+        self.privacy.invited(cohort)
         self.on_cohort(cohort, server_round, self._attempt)
         hosts: dict[int, list[int]] = {}
         for client in cohort:
@@ -199,10 +197,7 @@ class FederatedStrategy(ServerEvaluation, Generic[Options]):
             self.on_too_few_updates(server_round, [*refusals, *_absent(self.hosting)])
             return None, metrics
         self._apply(server_round, updates)
-        if self.privacy:
-            metrics["epsilon"] = self.privacy.spent()
-        else:  # the loss has no noise
-            metrics["train_loss"] = sum(u.train_loss / len(updates) for u in updates)
+        metrics.update(self.privacy.figures(updates))
         return self.arrays(), metrics
 
     def arrays(self) -> ArrayRecord:
@@ -218,8 +213,7 @@ class FederatedStrategy(ServerEvaluation, Generic[Options]):
             self.attendance.took_part(update.client for update in updates)
         if self.buffers.size:  # each client counts alike, or a robust rule decides
             self.buffers = self._buffer_rule([update["buffers"] for update in updates])
-        if self.privacy:
-            self.privacy.aggregated()
+        self.privacy.aggregated()
         before, self.lr = self.x, self.config.lr_at(round_)
         self.aggregate(updates)
         if not wire.is_finite(self.x):
@@ -290,8 +284,6 @@ def _absent(hosting: Hosting) -> list[Refusal]:
 
 def least_updates(algorithm: Algorithm, config: RunConfig) -> int:
     """Return how many updates a round needs; one with fewer is repeated."""
-    if config.dp.central:
-        return 0  # who failed counts as 0; nobody is drawn in their place
     if algorithm.needs.every_update:
         return config.num_clients
     return max(config.min_clients, aggregation.least_updates(config))

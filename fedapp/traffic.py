@@ -20,8 +20,6 @@ from fedapp.randomness import generator
 
 BITS_PER_NUMBER = 32
 SHIFT = EXPONENTIAL = 0.5
-ERRORS_BESIDE = "and, if it fails, why"
-SENT_BESIDE = f"how many examples and steps it used, its training loss {ERRORS_BESIDE}"
 Sizes = tuple[int, ...]  # of the tensors of a vector
 
 
@@ -47,7 +45,7 @@ class Upload:
         vector = codec.nominal_bits(count) if codec else 8 * self.dtype.itemsize * count
         return len(self.names) * int(vector)
 
-    def in_words(self, cohort: Sequence[Sizes], hide: bool) -> str:
+    def in_words(self, cohort: Sequence[Sizes], beside: str) -> str:
         """Say what leaves a node; `cohort` has the sizes of each client of a round."""
         counts = sorted({sum(sizes) for sizes in cohort})
         numbers = " to ".join(f"{count:,}" for count in (counts[0], counts[-1])[: len(counts)])
@@ -57,7 +55,6 @@ class Upload:
         dtype, (size,) = self.buffers
         if size:
             sent.append(f"buffers ({size:,} numbers, {human_bytes(size * dtype.itemsize)})")
-        beside = ERRORS_BESIDE if hide else SENT_BESIDE
         return f"A client sends {', '.join(sent)}, {beside}; raw data never leave a node."
 
     def _codec(self, sizes: Sizes) -> Compressor | None:

@@ -23,7 +23,7 @@ from fedapp.rounds import run_rounds
 from fedapp.tables import Value
 from fedapp.wire import Update
 from tests.conftest import kebab, read_rounds
-from tests.test_checkpoint import in_round, killed
+from tests.support.deaths import in_round, killed
 
 KEYS: dict[str, Value] = {
     "dataset": "digits", "model": "mlp-4", "num_clients": 20, "clients_per_round": 20, "num_rounds": 4,
@@ -142,14 +142,14 @@ def tampered(name: str, factor: Any) -> Algorithm:
     honest: Any = known.client
 
     class Tampered(honest):  # type: ignore[misc]
-        def compressed(self, sent: str, vector: Tensor, feedback: bool = True) -> Tensor:
+        def send(self, sent: str, vector: Tensor, feedback: bool = True) -> Tensor:
             by = factor(self.round, self.client)
             if math.isnan(by):
                 raise RuntimeError("out of luck")
             if by == math.inf:  # as long as it may be
                 vector = vector * (1e17 / float(vector.double().norm()))
                 by = 1.0
-            seen: Tensor = super().compressed(sent, vector * by if by != 1 else vector, feedback)
+            seen: Tensor = super().send(sent, vector * by if by != 1 else vector, feedback)
             return seen
 
     return replace(known, client=Tampered)

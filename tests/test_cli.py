@@ -9,22 +9,14 @@ import torch
 from PIL import Image
 
 from fedapp.building import make_strategy
-from fedapp.cli import main
 from fedapp.errors import ConfigError
 from fedapp.parsing import parse_run_config
-from fedapp.plan import Outline
-from fedapp.problems import make_problem
+from fedapp.problems import kind_of, make_problem
 from fedapp.registry import ALGORITHMS
 from fedapp.report.similarity import cosine_similarities
 from fedapp.tables import Value
 from tests.conftest import RunInline
-
-
-def fedapp(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["fedapp", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
+from tests.support.commands import fedapp
 
 
 def test_algorithms_shows_every_one_with_its_keys(
@@ -74,13 +66,13 @@ def test_every_key_that_is_listed_is_taken(
     assert set(listed["fedbcgd-plus"]) == {"fedbcgd.blocks", "fedbcgd.momentum", "fedbcgd.control"}
     for name, keys in listed.items():
         config = parse_run_config(SMALL | {"algorithm": name} | keys)
-        make_strategy(config, Outline(config))
+        make_strategy(config, kind_of(config).outline(config))
         slower = config.model_copy(update={"server_lr": 0.5})
         if "server-lr" in keys:
-            make_strategy(slower, Outline(slower))
+            make_strategy(slower, kind_of(slower).outline(slower))
         else:
             with pytest.raises(ConfigError, match="server-lr"):
-                make_strategy(slower, Outline(slower))
+                make_strategy(slower, kind_of(slower).outline(slower))
 
 
 @pytest.mark.parametrize("name", [name for name, known in ALGORITHMS.items() if known.has_options])

@@ -13,15 +13,15 @@ from fedapp.attendance import Attendance
 from fedapp.console import MOST_NODES
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
-from fedapp.failures import MOST_OF_NODE, FailureLog
+from fedapp.failures import MOST_OF_NODE
 from fedapp.hosting import Hosting
 from fedapp.parsing import parse_run_config
-from fedapp.refusals import Reason, Refusal
 from fedapp.tables import Value
+from fedapp.waiting import wait_for_all
 from tests.conftest import kebab, read_rounds
-from tests.test_checkpoint import in_round, killed
-from tests.test_hostile import NASTY, Claims
-from tests.test_own_data import write_shards
+from tests.support.datasets import write_shards
+from tests.support.deaths import in_round, killed
+from tests.support.rounds import NASTY, Claims
 
 SMALL: dict[str, Value] = {
     "model": "mlp-4", "num-clients": 6, "clients-per-round": 6, "num-rounds": 3, "local-steps": 1,
@@ -81,7 +81,7 @@ def test_two_nodes_with_the_same_clients_end_the_run_before_it_begins(tmp_path: 
     assert "node-partitions" in str(e.value)
     hosting = Hosting(6)
     with pytest.raises(RunError, match="Nodes 2 and 4"):
-        hosting.wait_for_all(grid, 0.1)
+        wait_for_all(hosting, grid, 0.1)
     assert [bool(row.problem) for row in hosting.rows()] == [False, True, False, True]
     assert not [kind for kind, _ in grid.served if kind == "train"]
 
@@ -95,7 +95,7 @@ def test_neither_a_short_nor_a_long_claim_takes_a_client_from_its_node(
         Hosting(6).update(Claims(one=honest[0], two=honest[1], three={"clients": claim}))
     grid = Claims(one=honest[0], two=honest[1], three={"clients": [5]})
     hosting = Hosting(6)
-    hosting.wait_for_all(grid, 0.1)
+    wait_for_all(hosting, grid, 0.1)
     grid.claims[4] = {"clients": claim}
     grid._contexts[4] = grid._contexts[1]
     for _ in range(3):
@@ -128,7 +128,7 @@ def test_a_late_claim_is_refused_in_the_node_s_own_log_until_the_other_has_left(
 def test_a_node_that_is_back_comes_before_one_that_is_new() -> None:
     _, grid = grid_of(place(0), place(1), place(2))
     hosting = Hosting(6)
-    hosting.wait_for_all(grid, 0.1)
+    wait_for_all(hosting, grid, 0.1)
     away = grid._contexts.pop(3)
     del grid._contexts[2]
     hosting.update(grid)
@@ -270,7 +270,7 @@ def test_with_privacy_a_node_does_not_say_how_many_samples_it_has(
 
     facts = wire.facts_head(make_problem(config).facts)
     hosting = Hosting(6)
-    hosting.wait_for_all(grid, 0.1, 1, "yes", {"shared-data": True, **facts})
+    wait_for_all(hosting, grid, 0.1, 1, "yes", {"shared-data": True, **facts})
     assert [(r.samples, r.problem) for r in hosting.rows()] == [(None, "")] * 3
     assert hosting.has_own_data()
 
@@ -304,15 +304,12 @@ def test_a_server_s_refusal_is_one_printable_line(caplog: pytest.LogCaptureFixtu
 def test_very_many_nodes_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
     from fedapp.console import RunConsole
 
-    class Place:
-        path = Path("here")
-
     config = parse_run_config({})
-    console = RunConsole(config, Place(), 1)  # type: ignore[arg-type]
+    console = RunConsole(config, Path("here"), 1)
     claims = {f"n{n}": {"clients": [n]} for n in range(70)}
     hosting = Hosting(80)
     hosting.update(Claims(**claims))
-    console.nodes(hosting, deployed=True)
+    console.on_nodes(hosting, deployed=True)
     shown = capsys.readouterr().out
     assert shown.count(" ready") == MOST_NODES + 1
     assert "and 20 more nodes, 0 of them not ready" in shown

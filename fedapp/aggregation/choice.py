@@ -21,7 +21,7 @@ from fedapp.aggregation.rules import (
 )
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
-from fedapp.privacy import Privacy
+from fedapp.privacy import Privacy, ServerNoise
 from fedapp.wire import Arrays, Update
 
 OFTEN = 0.01  # share of rounds with more hostile clients than assumed that a user is warned of
@@ -70,7 +70,7 @@ class WeightedMean(_Forgetful):
 class PrivateMean(_Forgetful):
     """The mean of clipped vectors with noise, also of a round without updates."""
 
-    privacy: Privacy
+    privacy: ServerNoise
     zero: Vector  # of the model's size and type
 
     def mean(self, updates: Sequence[Update], name: str, tag: int) -> Vector:
@@ -111,9 +111,9 @@ class ByRule:
         self.centre = saved.get("centre")
 
 
-def aggregator_of(config: RunConfig, privacy: Privacy | None, zero: Vector) -> Aggregator:
+def aggregator_of(config: RunConfig, privacy: Privacy, zero: Vector) -> Aggregator:
     """Return what stands for the mean; `zero` is a vector of the model's size and type."""
-    if privacy and config.dp.central:
+    if isinstance(privacy, ServerNoise):
         return PrivateMean(privacy, zero)
     if config.weighting == "examples":
         return WeightedMean()

@@ -1,0 +1,293 @@
+"""What a node lets its clients release under client-side differential privacy, whatever a run's config says.
+
+A node's config (never a run's) sets limits; a run that offers less, or asks for more, gets a failed client with one sentence:
+
+  dp-require       runs without client-side noise are refused; implied by each of the others
+  dp-min-noise     least dp.noise-multiplier
+  dp-max-releases  most updates of a client, over all runs
+  dp-max-epsilon   most that a client's updates may cost, over all runs, at dp-delta (1e-5)
+
+What counts is the noise over the clip, so dp.clip itself has no limit: all that is sent has been clipped to it.
+
+A ledger counts releases before they leave. That of a node is in its own `state-dir` and knows no runs: a server could
+call every question a new one. That of a run, for dp.max-epsilon of its config, is in the run's Context.
+
+Clients are what a run divides a node's data into, and another run may divide them otherwise. So a client is charged its own
+releases under the same division, and all clients' under every other.
+"""
+
+import hashlib
+import json
+import logging
+import math
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from flwr.app import ConfigRecord, Context, RecordDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
+from fedapp.files import writable_directory, write_text
+from fedapp.privacy.accounting import gaussian_epsilon
+from fedapp.tables import Value
+
+log = logging.getLogger("flwr")
+LEDGER = "privacy-ledger.json"
+WAIT = 60.0  # seconds for another process that writes the ledger
+# dp.clip beyond these: float64 no longer holds the noise as precisely as the clipped update.
+CLIPS = (1e-100, 1e100)
+# The keys that decide which samples are a client's.
+DIVIDED_BY = (
+    "dataset", "data-dir", "train-samples", "partition", "partition-alpha", "classes-per-client", "num-clients", "seed",
+    "model", "erm.positive", "erm.negative",
+)  # fmt: skip
+Releases = dict[str, dict[str, Counter[float]]]  # division -> client -> noise multiplier -> count
+
+
+class BudgetError(RuntimeError):
+    """A client has released all that it may; the message says by which limit."""
+
+
+class Limits(BaseModel):
+    """The keys of a node's config that begin with dp-."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        alias_generator=lambda name: "dp-" + name.replace("_", "-"),
+    )
+
+    require: bool = False
+    min_noise: float | None = Field(None, gt=0)
+    max_releases: int | None = Field(None, ge=0)
+    max_epsilon: float | None = Field(None, gt=0)
+    delta: float = Field(1e-5, gt=0, lt=1)
+
+    @property
+    def any(self) -> bool:
+        """Whether the node limits anything."""
+        set_ = (self.min_noise, self.max_releases, self.max_epsilon)
+        return self.require or any(limit is not None for limit in set_)
+
+    def demand(self, config: RunConfig) -> None:
+        """Refuse a run that offers less than the node demands."""
+        dp = config.dp
+        if not self.any:
+            return
+        if not dp.local or not dp.noise_multiplier:
+            raise ConfigError(
+                "This node's config demands noise on every update (dp-require): set dp.clip, "
+                'dp.noise-multiplier and dp.where = "client".'
+            )
+        if dp.noise_from != "system":
+            raise ConfigError(
+                f'dp.noise-from = "{dp.noise_from}" is noise that the server can take off, and this node\'s '
+                'config demands noise (dp-require): set dp.noise-from = "system".'
+            )
+        if not CLIPS[0] <= dp.clip <= CLIPS[1]:
+            raise ConfigError(
+                f"dp.clip = {dp.clip:g} is too extreme for exact noise, which this node's config demands "
+                f"(dp-require): choose one from {CLIPS[0]:g} to {CLIPS[1]:g}."
+            )
+        if self.min_noise is not None and dp.noise_multiplier < self.min_noise:
+            raise ConfigError(
+                f"dp.noise-multiplier = {dp.noise_multiplier:g} is less than this node's dp-min-noise = "
+                f"{self.min_noise:g}: raise it."
+            )
+
+    def exceeded(self, releases: Counter[float]) -> str:
+        """Return the limit that a client's releases, by their noise multiplier, exceed; or an empty string."""
+        if self.max_releases is not None and releases.total() > self.max_releases:
+            return f"dp-max-releases = {self.max_releases}"
+        if self.max_epsilon is not None:
+            pairs = ((z / 2, count) for z, count in releases.items())
+            if gaussian_epsilon(pairs, self.delta) > self.max_epsilon:
+                return f"dp-max-epsilon = {self.max_epsilon:g}"
+        return ""
+
+
+def limits_of(node_config: Mapping[str, Value]) -> Limits:
+    """Return the limits in a node's config; a key that is not known is refused, as a limit that would not hold."""
+    own = {key: value for key, value in node_config.items() if key.startswith("dp-")}
+    try:
+        limits = Limits.model_validate(own)
+    except ValidationError as invalid:
+        problem = invalid.errors(include_url=False)[0]
+        key, message = problem["loc"][0], problem["msg"].removeprefix("Input ")
+        if problem["type"] == "extra_forbidden":
+            message = (
+                "is not one of dp-require, dp-min-noise, dp-max-releases, dp-max-epsilon, dp-delta"
+            )
+        raise ConfigError(
+            f"This node's config has {key} = {problem['input']!r}, which is not allowed: it {message}."
+        ) from None
+    if limits.any and not node_config.get("state-dir"):
+        raise ConfigError(
+            "This node's config limits what its clients release, and has nowhere to count it: set state-dir in the "
+            "node's config too."
+        )
+    return limits
+
+
+class Ledger:
+    """Releases that are counted before they are made."""
+
+    def charge(
+        self, division: str, clients: Iterable[int], multiplier: float, limits: Limits
+    ) -> dict[int, str]:
+        """Count one release of each client, but for those whose budget it would exceed; return why not, for each of these."""
+        refused: dict[int, str] = {}
+        with self._held() as releases:
+            own = releases.get(division, {})
+            elsewhere = sum(
+                (
+                    counts
+                    for other, held in releases.items()
+                    if other != division
+                    for counts in held.values()
+                ),
+                Counter[float](),
+            )
+            for client in clients:
+                counts = own.get(str(client), Counter()) + Counter([multiplier])
+                if limit := limits.exceeded(elsewhere + counts):
+                    refused[client] = limit
+                else:
+                    own[str(client)] = counts
+                    releases[division] = own
+        return refused
+
+    @abstractmethod
+    def _held(self) -> Any:
+        """Yield the releases so far; write what they are when the block ends."""
+
+
+class NodeLedger(Ledger):
+    """A file in the node's state-dir, shared by all its processes and runs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / LEDGER
+
+    @contextmanager
+    def _held(self) -> Iterator[Releases]:
+        try:
+            with FileLock(self.path.with_suffix(".lock"), timeout=WAIT, poll_interval=0.01):
+                releases = self._read()
+                before = _text(releases)
+                yield releases
+                if (text := _text(releases)) != before:  # or all are refused
+                    write_text(self.path, text)
+        except Timeout:
+            raise ConfigError(
+                f"{self.path} is held by another process: end it, or try again."
+            ) from None
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path} cannot be read or written ({error.strerror or error}), and nothing may be released that is not "
+                "counted: fix that."
+            ) from None
+
+    def _read(self) -> Releases:
+        try:
+            text = self.path.read_text()
+        except FileNotFoundError:
+            log.warning("Starting a new ledger of what clients release: %s", self.path)
+            return {}
+        except UnicodeDecodeError:
+            text = ""
+        try:
+            return _releases(text)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ConfigError(
+                f"{self.path} is damaged and no longer says what this node's clients have released: restore it from a "
+                "backup, or delete it if their budget may start again."
+            ) from None
+
+
+class RunLedger(Ledger):
+    """A record in the node's Context of one run."""
+
+    def __init__(self, state: RecordDict) -> None:
+        self.state = state
+
+    @contextmanager
+    def _held(self) -> Iterator[Releases]:
+        record = self.state.get("privacy-ledger")
+        releases = _releases(str(record["text"])) if isinstance(record, ConfigRecord) else {}
+        yield releases
+        self.state["privacy-ledger"] = ConfigRecord({"text": _text(releases)})
+
+
+def _text(releases: Releases) -> str:
+    plain = {
+        division: {client: sorted(counts.items()) for client, counts in clients.items()}
+        for division, clients in releases.items()
+    }
+    return json.dumps({"format": 1, "digest": _digest(plain), "releases": plain}) + "\n"
+
+
+def _releases(text: str) -> Releases:
+    content = json.loads(text)
+    plain = content["releases"]
+    if content["format"] != 1 or content["digest"] != _digest(plain):
+        raise ValueError("the digest does not fit")
+    releases = {
+        division: {
+            client: Counter({float(z): int(count) for z, count in pairs})
+            for client, pairs in clients.items()
+        }
+        for division, clients in plain.items()
+    }
+    flat = (p for clients in releases.values() for c in clients.values() for p in c.items())
+    if not all(z > 0 and math.isfinite(z) and count > 0 for z, count in flat):
+        raise ValueError("that is no count of releases")
+    return releases
+
+
+def _digest(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def division_of(config: RunConfig, node_config: Mapping[str, Value]) -> str:
+    """Return a name for how a run divides this node's data into clients."""
+    flat = config.flat()
+    keys = [flat[key] for key in DIVIDED_BY]
+    keys += [node_config.get(key, "") for key in ("data-dir", "partition-id", "num-partitions")]
+    return hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:16]
+
+
+def charge(context: Context, config: RunConfig, clients: Sequence[int]) -> dict[int, str]:
+    """Count a release of each client; return those that must not answer, with the reason.
+
+    Nothing is counted for runs without client-side noise: they have no limits, or were refused.
+    """
+    dp, node = config.dp, context.node_config
+    if not dp.local or not dp.noise_multiplier:
+        return {}
+    limits = limits_of(node)
+    division = division_of(config, node)
+    refused: dict[int, str] = {}
+    if dp.max_epsilon:
+        own = Limits.model_validate({"dp-max-epsilon": dp.max_epsilon, "dp-delta": dp.delta})
+        ledger = RunLedger(context.state)
+        exceeded = ledger.charge(division, clients, dp.noise_multiplier, own)
+        refused = {
+            client: f"the run's {limit.replace('-', '.', 1)}" for client, limit in exceeded.items()
+        }
+    if directory := node.get("state-dir"):
+        left = [client for client in clients if client not in refused]
+        node_ledger = NodeLedger(writable_directory("state-dir", str(directory)))
+        exceeded = node_ledger.charge(division, left, dp.noise_multiplier, limits)
+        refused |= {client: f"this node's {limit}" for client, limit in exceeded.items()}
+    return {
+        client: f"its privacy budget is spent: another update would exceed {limit}"
+        for client, limit in refused.items()
+    }

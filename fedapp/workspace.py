@@ -1,0 +1,56 @@
+"""What a run keeps on disk while it works: clients' states, and vectors that they still wait for."""
+
+import shutil
+from pathlib import Path
+
+from flwr.serverapp import Grid
+from flwr.superlink.grid import HttpGrid, InMemoryGrid
+
+from fedapp.config import RunConfig
+from fedapp.deliveries import UNDELIVERED
+from fedapp.files import checkpoint_paths, writable_directory
+from fedapp.ledger import Place
+from fedapp.manifest import CHECKPOINTS
+from fedapp.registry import keeps_state
+from fedapp.run_directory import RunDirectory
+from fedapp.state import CLIENT_STATE, DirectoryStore
+
+
+class Workspace:
+    """Where the clients of a run keep their states, and the server what it has not delivered yet.
+
+    Use as a context manager: unless the run may be resumed, what is in the run's directory is removed at the end.
+    """
+
+    def __init__(self, grid: Grid, config: RunConfig, directory: RunDirectory) -> None:
+        deployed = isinstance(grid, HttpGrid)
+        checkpoints = checkpoint_paths(directory.path / CHECKPOINTS)
+        self.resumable = bool(config.checkpoint_every or checkpoints)
+        self.notes: list[str] = []  # for the user
+        self.states: DirectoryStore | None = None  # if the server sees the clients' disk
+        self._client_state = directory.path / CLIENT_STATE
+        shares_disk = not deployed and getattr(grid, "shares_disk", True)
+        state_dir = config.state_dir
+        if keeps_state(config) and not state_dir:
+            if isinstance(grid, InMemoryGrid) or (self.resumable and not deployed):
+                # Flower's simulation carries a node's Context with every message to it and back; and what
+                # is in a process's memory is lost with it.
+                state_dir = str(writable_directory("results-dir", self._client_state))
+            elif self.resumable:
+                self.notes.append(
+                    "Nodes without a state-dir of their own forget what their clients remember when a run resumes."
+                )
+        if keeps_state(config) and state_dir and shares_disk:
+            self.states = DirectoryStore(Path(state_dir).expanduser() / directory.identity)
+        self._undelivered = directory.path / UNDELIVERED
+        self.place = Place(directory.identity, state_dir, not shares_disk, self._undelivered)
+
+    def __enter__(self) -> "Workspace":
+        """Return the workspace."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove what only a run under way needs."""
+        if not self.resumable:
+            shutil.rmtree(self._client_state, ignore_errors=True)
+            shutil.rmtree(self._undelivered, ignore_errors=True)
