@@ -13,9 +13,10 @@ from fedapp.attendance import Attendance
 from fedapp.console import MOST_NODES
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
-from fedapp.failures import MOST_OF_NODE
+from fedapp.failures import MOST_OF_NODE, FailureLog
 from fedapp.hosting import Hosting
 from fedapp.parsing import parse_run_config
+from fedapp.refusals import Reason, Refusal
 from fedapp.tables import Value
 from fedapp.waiting import wait_for_all
 from tests.conftest import kebab, read_rounds
