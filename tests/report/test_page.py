@@ -26,8 +26,8 @@ ROUNDS = 20
 
 def in_browser(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that needs the browser: they share it, one after the other."""
-    grouped: Callable[..., None] = pytest.mark.xdist_group("browser")(test)
-    return pytest.mark.slow(grouped)
+    marked: Callable[..., None] = pytest.mark.slow(pytest.mark.xdist_group("browser")(test))
+    return marked
 
 
 def accuracies(top: float, speed: float) -> dict[str, Sequence[float | None]]:
