@@ -24,7 +24,7 @@ os.environ["FEDAPP_CACHE"] = tempfile.mkdtemp(prefix="fedapp-test-cache-", dir=T
 # Ray gives its workers a low priority: beside other tests they would hardly run.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
-from fedapp import client_app, records, server_app  # noqa: E402
+from fedapp import client_app, rounds_file, server_app  # noqa: E402
 from fedapp.config import Value, parse_run_config  # noqa: E402
 from fedapp.engine import InlineGrid  # noqa: E402
 
@@ -95,7 +95,7 @@ def kebab(keys: dict[str, Value]) -> dict[str, Value]:
 
 def read_rounds(directory: Path) -> list[dict[str, Any]]:
     """Read `rounds.jsonl`."""
-    return records.read_rounds(directory)
+    return rounds_file.read_rounds(directory)
 
 
 def wait_for(condition: Callable[[], T], what: str) -> T:

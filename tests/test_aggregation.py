@@ -25,8 +25,8 @@ from fedapp.aggregation import (
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.plan import Outline, plan
-from fedapp.problems import make_problem
+from fedapp.plan import plan
+from fedapp.problems import kind_of, make_problem
 from fedapp.registry import ALGORITHMS, make_strategy
 from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds
@@ -318,10 +318,10 @@ def test_mixing_and_new_rules_need_a_rule_that_is_a_mean(name: str) -> None:
     for keys in ({"mixing": "nnm"}, {"aggregation": "centered-clipping"}):
         config = parse_run_config(kebab(QUADRATIC | own | keys | {"hostile": 0.2}))
         if ALGORITHMS[name].strategy.rule_is_a_mean:
-            make_strategy(config, Outline(config))
+            make_strategy(config, kind_of(config).outline(config))
         else:
             with pytest.raises(ConfigError, match=r"relies on sums.*set (mixing|aggregation) ="):
-                make_strategy(config, Outline(config))
+                make_strategy(config, kind_of(config).outline(config))
 
 
 def test_the_document_names_the_algorithms_that_take_a_rule() -> None:

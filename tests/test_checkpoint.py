@@ -11,14 +11,15 @@ import pytest
 import safetensors.numpy
 from filelock import FileLock
 
-from fedapp import client_app, files, records
+from fedapp import client_app, files, run_directory
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.problems import make_problem
-from fedapp.records import was_completed
+from fedapp.progress import skip_reason
 from fedapp.registry import ALGORITHMS, keeps_state, make_strategy
+from fedapp.run_directory import set_partial_aside
 from tests.conftest import kebab, read_rounds
 from tests.support.deaths import before_checkpoint, in_round, killed, within_checkpoint
 from tests.support.processes import start_simulation
@@ -285,9 +286,11 @@ def test_a_run_at_work_is_not_set_aside(tmp_path: Path) -> None:
         killed(lambda: run(tmp_path, keys))
     config = parse_run_config(keys | {"results-dir": str(tmp_path)})
     with FileLock(tmp_path / "run" / ".lock"), pytest.raises(ConfigError, match="Another process"):
-        was_completed(config)
+        set_partial_aside(config)
     assert len(read_rounds(tmp_path / "run")) == 3
-    assert not was_completed(config)
+    assert not skip_reason(config)
+    assert len(read_rounds(tmp_path / "run")) == 3  # asking changes nothing
+    set_partial_aside(config)
     assert len(read_rounds(tmp_path / "run.partial-1")) == 3
 
 
@@ -299,7 +302,7 @@ def test_a_disk_that_takes_no_more_is_one_sentence(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(records, "save_file", full)
+    monkeypatch.setattr(run_directory, "save_file", full)
     with pytest.raises(RunError, match=r"No space left on device.*resume = true"):
         run(tmp_path, keys)
     monkeypatch.undo()

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fedapp import client_app, records, server_app
+from fedapp import client_app, run_directory, server_app
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.records import RunDirectory
+from fedapp.run_directory import RunDirectory
 from tests.conftest import kebab, read_rounds
 from tests.support.processes import Forked, start_simulation
 from tests.support.runs import assert_same
@@ -85,14 +85,14 @@ def test_a_creator_that_is_overtaken_does_not_write_into_what_another_made(
 ) -> None:
     """Another process resumes, ends and leaves between the creator's making and taking of the directory."""
     config = parse_run_config({"results-dir": str(tmp_path), "run-name": "run"})
-    held = records._held
+    held = run_directory.hold
 
     def overtaken(directory: Path) -> Any:
-        monkeypatch.setattr(records, "_held", held)
+        monkeypatch.setattr(run_directory, "hold", held)
         RunDirectory(parse_run_config(config.flat() | {"resume": True})).close()
         return held(directory)
 
-    monkeypatch.setattr(records, "_held", overtaken)
+    monkeypatch.setattr(run_directory, "hold", overtaken)
     with pytest.raises(ConfigError, match="has results already"):
         RunDirectory(config)
     before = (tmp_path / "run" / "config.json").read_text()

@@ -15,7 +15,8 @@ from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
 from fedapp.files import seal
-from fedapp.records import read_rounds, was_completed
+from fedapp.progress import skip_reason
+from fedapp.rounds_file import read_rounds
 
 
 @pytest.mark.slow
@@ -261,9 +262,9 @@ def test_a_sweep_does_not_take_a_damaged_model_for_a_finished_run(tmp_path: Path
     run(tmp_path, KEYS | {"algorithm": "fedavg"})
     where = {"results-dir": str(tmp_path / "results"), "state-dir": str(tmp_path / "states")}
     config = parse_run_config(KEYS | where | {"algorithm": "fedavg", "resume": True})
-    assert was_completed(config)
+    assert skip_reason(config) == "is complete already"
     (tmp_path / "results" / "run" / "model.safetensors").write_bytes(b"")
-    assert not was_completed(config)
+    assert not skip_reason(config)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from safetensors.numpy import load_file
 
 from benchmarks import soak
 from benchmarks.soak import EARLY, KINDS, Kept, Outcome, fault_of
-from fedapp.records import read_rounds
 from fedapp.registry import ALGORITHMS
+from fedapp.rounds_file import read_rounds
 
 ROUNDS = 75
 # A missing client matters most to what uses all of them and is not exact.

@@ -14,8 +14,8 @@ import pytest
 from clients.fedcomgate import FedCOMGATEClient
 from deploy.federation import NAME, Federation, kill
 from fedapp.config import Value
-from fedapp.records import read_rounds
 from fedapp.registry import Algorithm
+from fedapp.rounds_file import read_rounds
 from tests.conftest import PATIENCE, RunInline, wait_for
 from tests.support.federations import (
     LATE,

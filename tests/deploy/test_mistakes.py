@@ -7,7 +7,7 @@ import pytest
 
 from deploy.federation import Federation, assignments
 from fedapp.config import Value
-from fedapp.records import read_rounds
+from fedapp.rounds_file import read_rounds
 from tests.conftest import PATIENCE, kebab, wait_for
 from tests.support.datasets import write_shards
 from tests.support.federations import LATE, Started, signal_group, wait_for_rounds

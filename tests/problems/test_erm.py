@@ -106,7 +106,7 @@ def test_one_class_against_another() -> None:
 def test_classes_that_are_not_there_are_told(run_inline: RunInline) -> None:
     with pytest.raises(ConfigError, match="choose another class"):
         run_inline(model="logistic", erm__positive=8, erm__negative=8)
-    with pytest.raises(ConfigError, match=r"erm.negative = 10 is no class .* at most 9"):
+    with pytest.raises(ConfigError, match=r"erm.negative = 10 is not a class .* at most 9"):
         run_inline(model="logistic", erm__negative=10)
 
 

@@ -406,13 +406,14 @@ def test_tensorboard_holds_what_was_written(tmp_path: Path) -> None:
         reason="the extra tensorboard is not installed",
     )
     log = TensorBoardLog(tmp_path)
+    log.on_start()
     records = [
         record(1, test_accuracy=None, gap=1e-9, uplink_bytes=5),
         record(2, test_accuracy=0.5, gap=float("nan"), uplink_bytes=7),
         record(4, test_accuracy=0.75, gap=1e-12, uplink_bytes=None),
     ]
     for line in records:
-        log.round(line)
+        log.on_round(line)
 
     def read_back() -> dict[str, list[tuple[int, float]]]:
         events = accumulators.EventAccumulator(str(tmp_path / "tensorboard"))
@@ -423,7 +424,7 @@ def test_tensorboard_holds_what_was_written(tmp_path: Path) -> None:
         }
 
     found = read_back()
-    log.close()
+    log.on_end(None)
     assert found == read_back()  # all was there before the end
     figures = set(records[0]) - {"round"}
     totals = {"total/uplink_bytes", "total/downlink_bytes"}

@@ -14,8 +14,7 @@ from fedapp.config import Value, parse_run_config
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout, divide
 from fedapp.models.networks import layout_of, make_network
-from fedapp.plan import Outline
-from fedapp.problems import make_problem
+from fedapp.problems import kind_of, make_problem
 from fedapp.randomness import generator, sample_cohort
 from fedapp.registry import make_strategy
 from fedapp.wire import Update
@@ -253,7 +252,7 @@ def test_a_group_uploads_what_its_row_of_the_table_says(model: str) -> None:
     rows, shared, classes = PRINTED[model]
     keys = kebab({"algorithm": "fedbcgd", "model": model, "norm": "group", "clients_per_round": 5})
     config = parse_run_config(keys | {"dataset": "cifar10" if classes == 10 else "cifar100"})
-    strategy: Any = make_strategy(config, Outline(config))
+    strategy: Any = make_strategy(config, kind_of(config).outline(config))
     strategy.invite(range(5), 1, 0)
     for client, group in strategy.group.items():
         printed, real = sum(rows[group]) + shared, sum(strategy.sent_tensors(client))

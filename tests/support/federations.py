@@ -12,7 +12,7 @@ from deploy.federation import NAME, Federation, Process, assignments
 from deploy.proxy import find_nginx
 from fedapp.config import Value
 from fedapp.errors import ConfigError
-from fedapp.records import read_rounds
+from fedapp.rounds_file import read_rounds
 from tests.conftest import PATIENCE, kebab, wait_for
 
 NODES = 2

@@ -23,8 +23,10 @@ from fedapp.cli import PRESETS
 from fedapp.compression import quantizers
 from fedapp.config import RunConfig
 from fedapp.parallel import run_all
-from fedapp.report.theory import conclude, plan
-from fedapp.theory import THEOREMS, Outcome, linear_rate, slope
+from fedapp.theory import THEOREMS
+from fedapp.theory.check import conclude, plan
+from fedapp.theory.fits import linear_rate, slope
+from fedapp.theory.outcome import Outcome
 from fedapp.wire import Update
 from strategies.fedpaq import FedPAQ
 from tests.support.commands import fedapp

@@ -19,7 +19,7 @@ from fedapp.compression.payload import seal
 from fedapp.config import parse_run_config
 from fedapp.data.cache import mapped
 from fedapp.errors import ConfigError
-from fedapp.models.vit import _file_weights
+from fedapp.models.vit import file_weights
 from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.state import ContextStore, DirectoryStore, StateError
@@ -177,4 +177,4 @@ def test_as_the_weights_of_a_model(trace: Path, tmp_path: Path, name: str) -> No
     for bomb in bombs(trace):
         path.write_bytes(bomb)
         with pytest.raises(ConfigError, match=r"vit.weights = .* cannot be read"):
-            _file_weights(str(path))
+            file_weights(str(path))

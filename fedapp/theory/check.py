@@ -1,4 +1,4 @@
-"""Run the theorems' sweeps, and show what they came to: a table, and a picture each."""
+"""Run the theorems' sweeps, and show the results: a table, and a picture for each theorem."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,8 @@ from fedapp.report.panels import draw_panels
 from fedapp.report.runs import load_runs
 from fedapp.report.status import State
 from fedapp.sweep import read_runs
-from fedapp.theory import THEOREMS, Finding, Outcome
+from fedapp.theory import THEOREMS
+from fedapp.theory.outcome import Finding, Outcome
 
 
 def plan(name: str, presets: Path, directory: Path) -> list[RunConfig]:
