@@ -291,7 +291,7 @@ class SpoilingInlineGrid(_Spoiling, InlineGrid):
 
     def contexts(self) -> Iterable[Context]:
         """Return the nodes' Contexts."""
-        return self._contexts.values()
+        return self.contexts.values()
 
 
 def run(
