@@ -104,7 +104,7 @@ class Memory:
         some = torch.from_numpy(np.concatenate([self.rows[changed], v[None]]))
         projected = v.copy()
         for piece, gram in zip(self.pieces, self.grams, strict=True):
-            fresh, exact = products(some[:, piece], rows[:, piece])
+            fresh, exact = inner_products(some[:, piece], rows[:, piece])
             gram[changed], gram[:, changed] = fresh[:-1], fresh[:-1].T
             length = float(np.linalg.norm(v[piece]))
             z = np.zeros(len(gram))
@@ -115,7 +115,7 @@ class Memory:
         return projected
 
 
-def products(some: Tensor, rows: Tensor) -> tuple[Matrix, torch.dtype]:
+def inner_products(some: Tensor, rows: Tensor) -> tuple[Matrix, torch.dtype]:
     """Return the inner products of some rows with others, and how exact they are."""
     exact = torch.float64 if rows.shape[1] <= SHORT else rows.dtype
 

@@ -81,7 +81,7 @@ def test_products_have_the_same_bits_in_threads_that_have_not_computed_yet(
         rows = torch.randn(20, length, dtype=dtype, generator=rng)
         some = rows[:11].clone()
         projection.thread_pool.cache_clear()
-        products, _ = projection.products(some, rows)
+        products, _ = projection.inner_products(some, rows)
         torch.set_num_threads(1)
         chunks = zip(*(m.split(projection.CHUNK, dim=1) for m in (some, rows)), strict=True)
         expected = sum((a @ b.T).double() for a, b in chunks)
