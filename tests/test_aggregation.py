@@ -30,7 +30,8 @@ from fedapp.problems import kind_of, make_problem
 from fedapp.registry import ALGORITHMS, make_strategy
 from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds
-from tests.test_checkpoint import assert_same, before_checkpoint, in_round, killed, run
+from tests.support.deaths import before_checkpoint, in_round, killed
+from tests.support.runs import assert_same, run
 
 F = 3
 DOCUMENT = Path(__file__).parents[1] / "docs" / "robustness.md"

@@ -8,20 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from fedapp.cli import main
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.errors import ConfigError
 from fedapp.problems import kind_of, make_problem
 from fedapp.registry import ALGORITHMS, keys_of, make_strategy
 from fedapp.report.similarity import cosine_similarities
 from tests.conftest import RunInline
-
-
-def fedapp(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["fedapp", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
+from tests.support.commands import fedapp
 
 
 def test_algorithms_shows_every_one_with_its_keys(
