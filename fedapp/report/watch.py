@@ -41,10 +41,10 @@ NO_DOTS = 0x2800
 
 
 def watch(directory: Path, every: float = 1.0, once: bool = False) -> None:
-    """Show a run, read anew every so many seconds, until it ends; then its last view stays.
+    """Show a run, refreshed every few seconds, until it ends; then its last view stays.
 
     Of several runs in a directory, it is the one that was written to last. With `once`, or when
-    the output is no terminal, the view is printed once.
+    the output is not a terminal, the view is printed once.
     """
     place = directory.expanduser().resolve()
     if not place.parent.is_dir():
@@ -62,7 +62,7 @@ def watch(directory: Path, every: float = 1.0, once: bool = False) -> None:
                 live.update(view(run, *console.size), refresh=True)
                 time.sleep(every)
                 run.read_new()
-    # A terminal needs a line for its prompt; what is no terminal has room.
+    # A terminal needs a line for its prompt; other outputs have room.
     console.print(view(run, console.width, console.height - 1 if sys.stdout.isatty() else PRINTED))
 
 
@@ -137,7 +137,7 @@ def find_run(place: Path) -> Path | None:
 
 
 def view(run: WatchedRun, width: int, height: int) -> RenderableType:
-    """Lay out a run in so many columns and, if that is possible, lines."""
+    """Lay out a run in a number of columns and, if that is possible, lines."""
     if not run.config:
         what = "holds no run yet" if run.place.is_dir() else "is not there yet"
         return Panel(Text(f"Waiting for a run: {one_line(str(run.place))} {what}."), width=width)
@@ -265,7 +265,7 @@ def _table(*titles: str) -> Table:
 
 
 def _curves(run: WatchedRun, width: int, height: int) -> list[RenderableType]:
-    """Draw the run's first figure and its train loss in so many lines, or what of it fits."""
+    """Draw the run's most telling figure and its train loss in a number of lines, or what of it fits."""
     first = next((name for name in _evaluated() if run.series(name)[1]), "")
     names = [name for name in (first, "train_loss") if run.series(name)[1]]
     if len(names) == 2 and width >= SIDE_BY_SIDE:
