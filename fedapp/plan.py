@@ -1,4 +1,4 @@
-"""What runs would do, without data and without training: for `run_simulation.py --dry-run`."""
+"""What runs would do, without data and without training: for `fedapp run --dry-run`."""
 
 from collections.abc import Sequence
 from functools import lru_cache

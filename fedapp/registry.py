@@ -23,6 +23,7 @@ from fedapp.config import QsgdKeys, RandKKeys, RunConfig, TopKKeys, UniformKeys,
 from fedapp.errors import ConfigError
 from fedapp.models import is_network
 from fedapp.models.problem import Start
+from fedapp.names import did_you_mean
 from fedapp.strategy import FederatedStrategy
 from strategies.averaging import FedAdam, FedAvg, FedAvgM
 from strategies.diana import DIANA
@@ -178,7 +179,8 @@ def find_algorithm(config: RunConfig) -> Algorithm:
     """Return the config's algorithm, or say which there are."""
     if config.algorithm not in ALGORITHMS:
         raise ConfigError(
-            f"algorithm = {config.algorithm!r} is not known: choose {', '.join(ALGORITHMS)}."
+            f"algorithm = {config.algorithm!r} is not known{did_you_mean(config.algorithm, ALGORITHMS)}: "
+            "`fedapp algorithms` lists those there are."
         )
     return ALGORITHMS[config.algorithm]
 

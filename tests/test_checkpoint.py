@@ -309,10 +309,12 @@ def test_a_sweep_that_is_killed_goes_on_in_the_middle_of_a_run(tmp_path: Path) -
     lines = [f"{key} = {json.dumps(value)}" for key, value in kebab(KEYS).items()]
     preset.write_text("\n".join(lines[:-2]) + '\n[sweep]\nalgorithm = ["scaffold", "fedavgm"]\n')
     command = [sys.executable, "run_simulation.py", "--engine", "inline", str(preset), "--out"]
-    script = "import tests.test_checkpoint as t, pytest, sys, run_simulation\n"
-    script += "t.in_round(7)(pytest.MonkeyPatch()); run_simulation.main()"
+    script = "import tests.test_checkpoint as t, pytest, sys\nfrom fedapp.cli import main\n"
+    script += "t.in_round(7)(pytest.MonkeyPatch()); main()"
     first = subprocess.run(
-        [sys.executable, "-c", script, *command[2:], str(tmp_path / "out")], cwd=ROOT, check=False
+        [sys.executable, "-c", script, "run", *command[2:], str(tmp_path / "out")],
+        cwd=ROOT,
+        check=False,
     )
     assert first.returncode == -signal.SIGKILL
     second = subprocess.run(

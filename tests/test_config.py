@@ -49,7 +49,7 @@ def test_every_declared_key_is_commented() -> None:
         ({"run-name": "../up"}, "letters, digits"),
         ({"fedprox.mu": -1.0}, "fedprox.mu = -1.0 is not allowed"),
         ({"no-such-key": 1}, "There is no config key 'no-such-key'"),
-        ({"algorithm": "fedsgdplus"}, "choose fedavg, fedprox"),
+        ({"algorithm": "fedsgdplus"}, "`fedapp algorithms` lists those there are"),
         ({"dataset": "imagenet22k"}, "choose digits, quadratic, mnist"),
         ({"dataset": "mnist", "data-dir": "/no/such/place"}, "is not there"),
         ({"dataset": "mnist", "data-dir": "some/place"}, "should be a full path"),
