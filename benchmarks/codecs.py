@@ -36,7 +36,7 @@ from fedapp.compression.payload import OVERHEAD
 from fedapp.compression.quantizers import MANTISSA, QSGD, ZERO, Float16, Identity, Uniform
 from fedapp.compression.sparsifiers import RandK, TopK
 from fedapp.config import parse_run_config
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.randomness import Generator, generator
 
 Vector = NDArray[np.float32]

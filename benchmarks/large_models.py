@@ -12,7 +12,7 @@ import resource
 from fedapp import client_app
 from fedapp.config import parse_run_config
 from fedapp.engine import InlineGrid
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 

@@ -30,7 +30,7 @@ from fedapp.data.cache import _write as write_data_set
 from fedapp.data.cache import cache_dir
 from fedapp.data.sources import Split
 from fedapp.engine.ray import RayGrid, RayWorkers
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
-from fedapp.models.problem import Loss, NetworkObjective, Objective
 from fedapp.privacy import private_update
+from fedapp.problems.problem import Loss, NetworkObjective, Objective
 from fedapp.randomness import generator
 
 State = dict[str, Tensor]

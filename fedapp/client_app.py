@@ -10,13 +10,15 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedapp import budget, wire
+from fedapp.compression import NotFiniteError
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.data import ImageFacts, Shard
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory
 from fedapp.hosting import hosted_clients
-from fedapp.models import make_problem
-from fedapp.models.problem import Problem
+from fedapp.problems import make_problem
+from fedapp.problems.problem import Problem
+from fedapp.refusals import Reason, Refusal
 from fedapp.registry import Algorithm, find_algorithm, find_compressor, keeps_state
 from fedapp.state import (
     CLIENT_STATE,
@@ -88,7 +90,7 @@ def train(message: Message, context: Context) -> Message:
     """Train the invited clients one after the other; one that fails costs only itself."""
     invitation = wire.unpack_invitation(message.content)
     content = RecordDict()
-    failures: dict[int, str] = {}
+    refusals: list[Refusal] = []
     try:
         config = _config(context)
         budget.limits_of(context.node_config).demand(config)
@@ -101,7 +103,8 @@ def train(message: Message, context: Context) -> Message:
         spent = budget.charge(context, config, [c for c in invitation.accepted if c in hosted])
     except ConfigError as error:
         log.error(str(error))
-        wire.add_failures(content, dict.fromkeys(invitation.accepted, str(error)))
+        failed = [Refusal(c, Reason.FAILED, str(error)) for c in invitation.accepted]
+        wire.add_refusals(content, failed)
         return Message(content, reply_to=message)
     for client in invitation.accepted:
         try:
@@ -113,14 +116,21 @@ def train(message: Message, context: Context) -> Message:
             wire.add_update(content, update)
         except (StateError, budget.BudgetError) as error:
             log.error("Client %d failed in round %d: %s", client, invitation.round, error)
-            failures[client] = str(error)
+            refusals.append(Refusal(client, Reason.FAILED, str(error)))
         except Exception as error:
             log.exception("Client %d failed in round %d", client, invitation.round)
             # What an exception says may be of the data, and has no noise.
-            said = f"{type(error).__name__}: {error}"
-            failures[client] = "it failed: see its node's log" if config.dp.local else said
-    wire.add_failures(content, failures)
+            refusals.append(
+                Refusal(client, Reason.FAILED, "it failed: see its node's log")
+                if config.dp.local
+                else Refusal(client, _reason_of(error), f"{type(error).__name__}: {error}")
+            )
+    wire.add_refusals(content, refusals)
     return Message(content, reply_to=message)
+
+
+def _reason_of(error: Exception) -> Reason:
+    return Reason.NOT_FINITE if isinstance(error, NotFiniteError) else Reason.FAILED
 
 
 def _config(context: Context) -> RunConfig:
@@ -199,7 +209,7 @@ def _train_client(
     state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}
     compressor = find_compressor(config, problem.layout.tensors)
     trainee = algorithm.client(objective, config, client, state, compressor)
-    received = invitation.shared | invitation.own.get(client, {})
+    received = invitation.shared | invitation.per_client.get(client, {})
     buffers = received.pop("buffers")
     arrays, examples, metrics = trainee.fit(
         [*received.values(), buffers], {"round": invitation.round, "names": " ".join(received)}

@@ -218,7 +218,7 @@ class Hosting:
         if reply is None:
             raise WireError("no answer in time")
         if reply.has_error():
-            raise WireError(wire.reason_of(reply))
+            raise WireError(wire.error_text(reply))
         record = reply.content.get("hosting") if reply.has_content() else None
         clients = record.get("clients") if isinstance(record, ConfigRecord) else None
         if not isinstance(clients, list):

@@ -12,10 +12,10 @@ from fedapp.config import RunConfig
 from fedapp.costs import human_bytes
 from fedapp.data import load_images
 from fedapp.data.sources import SHAPES, find_source
-from fedapp.models import is_network
 from fedapp.models.layout import Layout
 from fedapp.models.networks import layout_of, make_network
-from fedapp.models.problem import Vector
+from fedapp.problems import is_network
+from fedapp.problems.problem import Vector
 from fedapp.registry import make_strategy
 
 

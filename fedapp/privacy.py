@@ -30,7 +30,7 @@ from fedapp.accounting import Numbers, accountant_type, epsilon
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
 from fedapp.files import brief, seal, unseal, write_text
-from fedapp.models import is_network
+from fedapp.problems import is_network
 from fedapp.randomness import generator
 
 Normals = Callable[[int], Numbers]  # draws N standard normal numbers

@@ -21,9 +21,9 @@ from fedapp.client import Client
 from fedapp.compression import Compressor, make_compressor
 from fedapp.config import QsgdKeys, RandKKeys, RunConfig, TopKKeys, UniformKeys, Value
 from fedapp.errors import ConfigError
-from fedapp.models import is_network
-from fedapp.models.problem import Start
 from fedapp.names import did_you_mean
+from fedapp.problems import is_network
+from fedapp.problems.problem import Start
 from fedapp.strategy import FederatedStrategy
 from strategies.averaging import FedAdam, FedAvg, FedAvgM
 from strategies.diana import DIANA

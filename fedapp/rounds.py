@@ -12,7 +12,7 @@ from flwr.superlink.grid import HttpGrid
 from fedapp import wire
 from fedapp.config import RunConfig
 from fedapp.hosting import Hosting
-from fedapp.models.problem import Problem
+from fedapp.problems.problem import Problem
 from fedapp.strategy import FederatedStrategy
 from fedapp.threads import one_thread
 

@@ -40,7 +40,7 @@ class EngineChoice:
     def start(self) -> Iterator[Callable[[RunConfig], "Grid"]]:
         """Start the engine that all runs share; yield what makes a run's grid on it."""
         from fedapp import client_app, engine
-        from fedapp.models import make_problem
+        from fedapp.problems import make_problem
 
         if self.inline:
             yield lambda config: engine.InlineGrid(client_app.app, config.flat())
@@ -107,7 +107,7 @@ class Runner:
 
     def run(self, engine: EngineChoice) -> int:
         """Run everything, and return the exit code."""
-        from fedapp.models import make_problem
+        from fedapp.problems import make_problem
 
         tally = Tally()
         swept = [config for plan, config in self.planned if plan.name]

@@ -15,7 +15,7 @@ from fedapp.deliveries import UNDELIVERED
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import DivergedError, log_as_one_sentence
 from fedapp.files import writable_directory
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.records import RunDirectory
 from fedapp.registry import find_algorithm, keeps_state, make_strategy
 from fedapp.report.tensorboard import TensorBoardLog, writer_type

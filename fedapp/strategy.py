@@ -36,8 +36,8 @@ from fedapp.deliveries import Deliveries, files_of
 from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.hosting import Hosting
 from fedapp.models.layout import Layout
-from fedapp.models.problem import Vector
 from fedapp.privacy import Privacy
+from fedapp.problems.problem import Vector
 from fedapp.randomness import sample_cohort
 from fedapp.state import OLD
 from fedapp.wire import Arrays, Invitation, Update
@@ -294,10 +294,10 @@ class FederatedStrategy(Strategy):
                 facts=self.facts,
                 digests=self._digests,
                 durable=self.durable_states,
-                own={client: own for client in clients if (own := self.own(client))},
+                per_client={c: own for c in clients if (own := self.own(c))},
             )
             content = wire.pack_invitation(invitation, arrays)
-            alone = wire.own_nbytes(content)
+            alone = wire.per_client_nbytes(content)
             self._downlink_bytes += len(clients) * wire.nbytes(arrays) + alone
             ttl = run.round_timeout or None
             message = Message(content, node, "train", group_id=str(server_round), ttl=ttl)
@@ -319,7 +319,7 @@ class FederatedStrategy(Strategy):
                 continue
             reply = wire.unpack_reply(message, {c: self._spec_of(c) for c in clients})
             updates += reply.updates
-            failures |= reply.failures
+            failures |= {refusal.client: refusal.text for refusal in reply.refusals}
             uplink_bytes += reply.uplink_bytes
         bounded = (self._bounded(update, failures) for update in updates)
         updates = sorted((u for u in bounded if u), key=lambda update: update.client)

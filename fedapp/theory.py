@@ -349,7 +349,7 @@ def fedpaq_2(runs: Sequence[Run]) -> Outcome:
 def _start(run: Run) -> dict[str, float]:
     """Return the figures of a run's starting point."""
     from fedapp.config import parse_run_config
-    from fedapp.models import make_problem
+    from fedapp.problems import make_problem
 
     problem = make_problem(parse_run_config(run.config))
     return problem.evaluate(*problem.initial())

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedapp.errors import ConfigError
 from fedapp.models.layout import divide
-from fedapp.models.problem import Vector
+from fedapp.problems.problem import Vector
 from fedapp.randomness import generator
 from fedapp.strategy import FederatedStrategy
 from fedapp.wire import Arrays, Update

@@ -28,6 +28,7 @@ with atheris.instrument_imports(include=["fedapp.wire", "fedapp.compression", "f
     from fedapp.compression import PayloadError, make_compressor
     from fedapp.compression.payload import OVERHEAD, seal
     from fedapp.hosting import Hosting
+    from fedapp.refusals import Reason, Refusal
     from fedapp.wire import Invitation, Update, WireError
 
 FINDINGS = Path("fuzz-findings")
@@ -89,8 +90,9 @@ def reply(data: bytes) -> None:
     if (content := arrived(data)) is None:
         return
     read = wire.unpack_reply(answer(content), SPECS)
-    assert len(read.updates) + len(read.failures) == len(SPECS)
-    assert all(len(r) <= wire.LONGEST_TEXT and r.isprintable() for r in read.failures.values())
+    assert len(read.updates) + len(read.refusals) == len(SPECS)
+    texts = [refusal.text for refusal in read.refusals]
+    assert all(len(text) <= wire.LONGEST_TEXT and text.isprintable() for text in texts)
     for update in read.updates:
         assert update["u"].shape == (SIZE,)
         assert update["u"].dtype == np.float32
@@ -107,10 +109,12 @@ def reply_seeds() -> Iterator[bytes]:
         for content in (alone, whole):
             wire.add_update(content, Update(client, {"u": u, "buffers": NOTHING}, 3, 2, 0.5))
         yield sent(alone)
-    wire.add_failures(whole, {1: "ill"})
+    wire.add_refusals(whole, [Refusal(1, Reason.NOT_FINITE, "ill")])
     yield sent(whole)
     for odd in ODD:
         yield sent(RecordDict({"failures": ConfigRecord({"0": odd})}))
+        texts, reasons = ConfigRecord({"0": "ill"}), ConfigRecord({"0": odd})
+        yield sent(RecordDict({"failures": texts, "reasons": reasons}))
     for numbers in ([1, 2], [0.5], 2**63, -1, float("inf")):
         metrics = MetricRecord(dict.fromkeys(("num-examples", "steps", "train-loss"), numbers))
         plain = wire.record_of({"u": vector(), "buffers": NOTHING})

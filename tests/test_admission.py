@@ -15,7 +15,7 @@ from fedapp.admission import NAMED, REMEMBERED, Admission
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import DivergedError
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 from fedapp.wire import Update

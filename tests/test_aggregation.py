@@ -25,8 +25,8 @@ from fedapp.aggregation import (
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
 from fedapp.plan import Outline, plan
+from fedapp.problems import make_problem
 from fedapp.registry import ALGORITHMS, make_strategy
 from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds

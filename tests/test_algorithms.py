@@ -13,8 +13,8 @@ from fedapp import client_app
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
-from fedapp.models.quadratic import Quadratic
+from fedapp.problems import make_problem
+from fedapp.problems.quadratic import Quadratic
 from fedapp.randomness import generator, sample_cohort
 from fedapp.registry import ALGORITHMS, find_algorithm, make_strategy
 from fedapp.rounds import run_rounds

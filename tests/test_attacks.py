@@ -13,7 +13,7 @@ from benchmarks import attacks
 from benchmarks.attacks import ATTACKS, AttackedGrid, Cell, Results, hostile_clients
 from fedapp import client_app
 from fedapp.config import parse_run_config
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.wire import Update
 

@@ -25,7 +25,7 @@ from fedapp.client import Client
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import ALGORITHMS, make_strategy
 from fedapp.wire import Invitation
 from tests.conftest import RunInline, kebab, read_rounds

@@ -21,7 +21,7 @@ from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.records import was_completed
 from fedapp.registry import ALGORITHMS, keeps_state, make_strategy
 from fedapp.strategy import FederatedStrategy

@@ -11,8 +11,8 @@ from PIL import Image
 from fedapp.cli import main
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
 from fedapp.plan import Outline
+from fedapp.problems import make_problem
 from fedapp.registry import ALGORITHMS, keys_of, make_strategy
 from fedapp.report.similarity import cosine_similarities
 from tests.conftest import RunInline

@@ -11,7 +11,7 @@ from flwr.common.config import flatten_dict
 from fedapp.commandline import absolute_paths, read_overrides
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import find_algorithm
 
 ROOT = Path(__file__).parent.parent

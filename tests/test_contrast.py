@@ -11,8 +11,8 @@ from clients.gradma import GradMAClient
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.data import load_images
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
 from fedapp.models.networks import make_network
+from fedapp.problems import make_problem
 from fedapp.randomness import generator, sample_cohort
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds

@@ -17,7 +17,7 @@ from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.data import ImageData, load_images, load_partition, sources
 from fedapp.data.partitions import fill_empty
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from tests.conftest import RunInline, kebab, read_rounds
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"

@@ -12,7 +12,7 @@ from fedapp.config import parse_run_config
 from fedapp.deliveries import IN_MEMORY, Deliveries
 from fedapp.engine import InlineGrid
 from fedapp.files import DamagedFileError
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 

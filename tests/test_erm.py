@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.data import load_images
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
-from fedapp.models.erm import LinearERM
+from fedapp.problems import make_problem
+from fedapp.problems.erm import LinearERM
 from tests.conftest import RunInline, kebab, read_rounds
 
 MODELS = ["logistic", "sigmoid-erm"]

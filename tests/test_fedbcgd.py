@@ -12,10 +12,10 @@ from torch import nn
 
 from fedapp.config import Value, parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
 from fedapp.models.layout import Layout, divide
 from fedapp.models.networks import layout_of, make_network
 from fedapp.plan import Outline
+from fedapp.problems import make_problem
 from fedapp.randomness import generator, sample_cohort
 from fedapp.registry import make_strategy
 from fedapp.wire import Update

@@ -35,7 +35,7 @@ from fedapp.engine import InlineGrid
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import DivergedError
 from fedapp.hosting import Hosting
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.strategy import MOST_TOLD, FederatedStrategy
 from fedapp.wire import WireError
@@ -746,7 +746,7 @@ def test_a_payload_that_claims_to_be_huge_takes_no_memory(compressor: Any) -> No
         frame = _HEADER.pack(compressor.codec, 1, claimed)
         body = np.frombuffer((frame + varint(2**60) * 9).ljust(OVERHEAD + 50, b"\xff"), np.uint8)
         expected = wire.Compressed(compressor, size, np.dtype(np.float32))
-        assert peak_of(lambda e=expected, b=body: wire._decompressed(wire.encode(b), e)) < 100_000  # type: ignore[misc]
+        assert peak_of(lambda e=expected, b=body: wire.decompress(wire.encode(b), e)) < 100_000  # type: ignore[misc]
 
 
 # What a server asks of a node.

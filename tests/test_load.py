@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedapp import projection
 from fedapp.config import RunConfig
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from tests.load import LAYER, configs
 
 ROOT = Path(__file__).parents[1]

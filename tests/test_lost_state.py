@@ -13,7 +13,7 @@ from fedapp import client_app, server_app, wire
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 from fedapp.state import ContextStore

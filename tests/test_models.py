@@ -8,11 +8,11 @@ from torch.nn import functional as F
 
 from fedapp.config import LocalWork, RunConfig, parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
-from fedapp.models.classification import Classification
 from fedapp.models.flat import FlatModel
 from fedapp.models.networks import make_network
-from fedapp.models.quadratic import Quadratic
+from fedapp.problems import make_problem
+from fedapp.problems.classification import Classification
+from fedapp.problems.quadratic import Quadratic
 from fedapp.randomness import generator
 
 IMAGE = (3, 32, 32)

@@ -19,8 +19,8 @@ from fedapp.compression.payload import seal
 from fedapp.config import parse_run_config
 from fedapp.data.cache import mapped
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
 from fedapp.models.vit import _file_weights
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.state import ContextStore, DirectoryStore, StateError
 from fedapp.wire import WireError
@@ -130,7 +130,7 @@ def test_as_an_array_or_a_payload_of_a_reply(trace: Path) -> None:
             for compressor in (None, *COMPRESSORS):
                 kind = {"u": wire.Compressed(compressor, 5, float32)} if compressor else {}
                 reply = wire.unpack_reply(message, {0: {**spec, **kind}})
-                assert list(reply.failures) == [0]
+                assert [refusal.client for refusal in reply.refusals] == [0]
         for compressor, data in zip(COMPRESSORS, sealed, strict=True):
             with pytest.raises(PayloadError):
                 compressor.decode(data, 5)

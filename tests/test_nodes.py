@@ -264,7 +264,7 @@ def test_with_privacy_a_node_does_not_say_how_many_samples_it_has(
     nodes = own_data(tmp_path)
     config, grid = grid_of(*nodes, dp__clip=1.0, dp__where=where)
     from fedapp import wire
-    from fedapp.models import make_problem
+    from fedapp.problems import make_problem
 
     facts = wire.facts_head(make_problem(config).facts)
     hosting = Hosting(6)

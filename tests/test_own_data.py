@@ -13,7 +13,7 @@ from fedapp.config import Value, parse_run_config
 from fedapp.data import Shard, load_images, load_partition, load_shard
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from tests.conftest import read_rounds
 from tests.test_data import write_parquet
 

@@ -7,8 +7,8 @@ import pytest
 
 from fedapp.cli import main
 from fedapp.config import parse_run_config
-from fedapp.models import make_problem
 from fedapp.plan import Outline, plan
+from fedapp.problems import make_problem
 from fedapp.registry import ALGORITHMS, make_strategy
 from fedapp.sweep import read_runs
 from tests.conftest import RunInline, kebab, read_rounds

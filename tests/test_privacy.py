@@ -29,8 +29,8 @@ from fedapp.accounting import epsilon
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
 from fedapp.privacy import Privacy, clipped, clipped_mean, private_update, system_normals
+from fedapp.problems import make_problem
 from fedapp.randomness import generator
 from fedapp.registry import ALGORITHMS, Algorithm, find_compressor, make_strategy
 from fedapp.strategy import FederatedStrategy

@@ -21,7 +21,7 @@ from fedapp.cli import main
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine.ray import RayGrid, RayWorkers
 from fedapp.errors import ConfigError, RunError
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 from tests.conftest import PATIENCE, RunInline, default_sigint, kebab, read_rounds, wait_for

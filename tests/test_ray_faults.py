@@ -17,7 +17,7 @@ from fedapp import client_app
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.engine.ray import RayGrid, RayWorkers
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 from tests.conftest import kebab, wait_for

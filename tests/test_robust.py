@@ -10,7 +10,7 @@ from torch import Tensor
 from clients.averaging import FedAvgClient
 from fedapp.config import Value, parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import ALGORITHMS, make_strategy
 from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds

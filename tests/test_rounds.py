@@ -15,7 +15,7 @@ from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.records import COLUMNS
 from tests.conftest import RunInline, kebab, read_rounds
 

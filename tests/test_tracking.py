@@ -12,7 +12,7 @@ from fedapp import client_app
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.models import make_problem
+from fedapp.problems import make_problem
 from fedapp.registry import find_compressor, make_strategy
 from fedapp.rounds import run_rounds
 from tests import oracles

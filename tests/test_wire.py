@@ -6,15 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedapp import wire
+from fedapp.refusals import Reason, Refusal
 from fedapp.wire import Invitation, Update, WireError
 
 SPEC: wire.Spec = {"u": (np.dtype("float32"), (5,)), "buffers": (np.dtype("float32"), (0,))}
+ILL = Refusal(5, Reason.FAILED, "ill")
 GOOD = {"u": np.arange(5, dtype=np.float32), "buffers": np.zeros(0, np.float32)}
 
 
@@ -24,10 +27,10 @@ def message(content: RecordDict | Error) -> Message:
     return Message(content, reply_to=asked)
 
 
-def answer(update: Update, failures: dict[int, str]) -> RecordDict:
+def answer(update: Update, *refusals: Refusal) -> RecordDict:
     content = RecordDict()
     wire.add_update(content, update)
-    wire.add_failures(content, failures)
+    wire.add_refusals(content, refusals)
     return content
 
 
@@ -37,6 +40,10 @@ def reply_with(arrays: ArrayRecord, **metrics: Any) -> wire.Reply:
     }
     content = RecordDict({"client.4": arrays, "metrics.4": MetricRecord(told)})
     return wire.unpack_reply(message(content), dict.fromkeys([4], SPEC))
+
+
+def refused(reply: wire.Reply) -> list[int]:
+    return [refusal.client for refusal in reply.refusals]
 
 
 @settings(deadline=None, max_examples=50)
@@ -60,36 +67,75 @@ def test_an_invitation_survives() -> None:
     assert (got.round, got.tag, got.run, got.state_dir) == (3, 12, "run", "/state")
     assert got.accepted == {2: 8, 9: 0}
     np.testing.assert_array_equal(got.shared["x"], shared["x"])
-    np.testing.assert_array_equal(got.own[9]["D"], own[9]["D"])
-    assert set(got.own) == {9}
+    np.testing.assert_array_equal(got.per_client[9]["D"], own[9]["D"])
+    assert set(got.per_client) == {9}
 
 
 def test_a_reply_survives() -> None:
     update = Update(4, dict(GOOD), 3, 2, 0.5, state_lost=True)
-    reply = wire.unpack_reply(message(answer(update, {5: "ill"})), dict.fromkeys([4, 5, 6], SPEC))
+    reply = wire.unpack_reply(message(answer(update, ILL)), dict.fromkeys([4, 5, 6], SPEC))
     (got,) = reply.updates
     np.testing.assert_array_equal(got["u"], GOOD["u"])
     assert (got.client, got.num_examples, got.steps, got.train_loss) == (4, 3, 2, 0.5)
     assert got.state_lost
-    assert reply.failures == {5: "ill", 6: "it sent nothing"}
+    assert reply.refusals == [ILL, Refusal(6, Reason.MALFORMED, "it sent nothing")]
     assert reply.uplink_bytes == sum(len(Array(a).data) for a in GOOD.values())
 
 
 def test_a_client_that_was_not_invited_is_not_read() -> None:
     update = Update(8, dict(GOOD), 3, 2, 0.5)
-    reply = wire.unpack_reply(message(answer(update, {})), dict.fromkeys([4], SPEC))
+    reply = wire.unpack_reply(message(answer(update)), dict.fromkeys([4], SPEC))
     assert not reply.updates
-    assert set(reply.failures) == {4}
+    assert refused(reply) == [4]
 
 
 def test_an_error_fails_everyone_it_concerns() -> None:
     reply = wire.unpack_reply(
         message(Error(2, "first line\nlast line")), dict.fromkeys([4, 5], SPEC)
     )
-    assert reply.failures == {4: "last line", 5: "last line"}
+    assert reply.refusals == [Refusal(c, Reason.FAILED, "last line") for c in (4, 5)]
     for silent in (None, "", "  \n "):
         reply = wire.unpack_reply(message(Error(7, silent)), dict.fromkeys([4], SPEC))
-        assert reply.failures == {4: "Flower reported error 7"}
+        assert reply.refusals == [Refusal(4, Reason.FAILED, "Flower reported error 7")]
+
+
+def test_an_error_from_flower_itself_is_no_answer() -> None:
+    told = message(Error(3, "the node is gone"))
+    told.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+    reply = wire.unpack_reply(told, {4: SPEC})
+    assert reply.refusals == [Refusal(4, Reason.NO_ANSWER, "the node is gone")]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "reason"),
+    [
+        ("NOT_FINITE", Reason.NOT_FINITE), ("FAILED", Reason.FAILED), ("NO_ANSWER", Reason.FAILED),
+        ("MALFORMED", Reason.FAILED), ("TOO_LONG", Reason.FAILED), ("NOT_CREDIBLE", Reason.FAILED),
+        ("not_finite", Reason.FAILED), ("", Reason.FAILED), (3, Reason.FAILED), (["NOT_FINITE"], Reason.FAILED),
+    ],
+)  # fmt: skip
+def test_a_node_may_say_of_its_clients_only_that_they_failed_or_overflowed(
+    claimed: Any, reason: Reason
+) -> None:
+    texts = ConfigRecord({"4": "numbers that are not finite"})
+    content = RecordDict({"failures": texts, "reasons": ConfigRecord({"4": claimed})})
+    reply = wire.unpack_reply(message(content), {4: SPEC})
+    assert reply.refusals == [Refusal(4, reason, "numbers that are not finite")]
+
+
+def test_reasons_of_the_wrong_kind_are_not_read() -> None:
+    for odd in (MetricRecord({"4": 1}), wire.record_of(GOOD)):
+        content = RecordDict({"failures": ConfigRecord({"4": "ill"}), "reasons": odd})
+        reply = wire.unpack_reply(message(content), {4: SPEC})
+        assert reply.refusals == [Refusal(4, Reason.FAILED, "ill")]
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_distinguished_from_one_that_is_no_number(loss: float) -> None:
+    reasons = [
+        reply_with(wire.record_of(GOOD), train_loss=said).refusals[0].reason for said in (loss, 3)
+    ]
+    assert reasons == [Reason.NOT_FINITE, Reason.MALFORMED]
 
 
 def test_an_invitation_in_parts_is_the_same_invitation() -> None:
@@ -105,19 +151,23 @@ def test_an_invitation_in_parts_is_the_same_invitation() -> None:
         part.update(taken)
         parts.append(wire.unpack_invitation(part))
     assert [p.accepted for p in parts] == [{5: 1}, {9: 0, 2: 8}]
-    assert [set(p.own) for p in parts] == [set(), {9}]
+    assert [set(p.per_client) for p in parts] == [set(), {9}]
     assert wire.take_shared(RecordDict()) == (RecordDict(), [])
 
 
 def test_replies_in_parts_make_one() -> None:
     parts = [
-        answer(Update(4, dict(GOOD), 3, 2, 0.5), {5: "ill"}),
-        answer(Update(6, dict(GOOD), 3, 2, 0.5), {}),
+        answer(Update(4, dict(GOOD), 3, 2, 0.5), ILL),
+        answer(Update(6, dict(GOOD), 3, 2, 0.5), Refusal(8, Reason.NOT_FINITE, "inf")),
     ]
     merged = message(wire.merge(parts, {7: "its worker died"}))
-    reply = wire.unpack_reply(merged, dict.fromkeys([4, 5, 6, 7], SPEC))
+    reply = wire.unpack_reply(merged, dict.fromkeys([4, 5, 6, 7, 8], SPEC))
     assert [u.client for u in reply.updates] == [4, 6]
-    assert reply.failures == {5: "ill", 7: "its worker died"}
+    assert reply.refusals == [
+        ILL,
+        Refusal(7, Reason.FAILED, "its worker died"),
+        Refusal(8, Reason.NOT_FINITE, "inf"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -136,12 +186,14 @@ def test_replies_in_parts_make_one() -> None:
 def test_arrays_that_do_not_fit_are_refused(changed: dict[str, Any], said: str) -> None:
     reply = reply_with(wire.record_of(GOOD | changed))
     assert not reply.updates
-    assert said in reply.failures[4]
+    (refusal,) = reply.refusals
+    assert said in refusal.text
+    assert refusal.reason is (Reason.NOT_FINITE if "finite" in said else Reason.MALFORMED)
 
 
 def test_a_missing_array_is_refused() -> None:
     reply = reply_with(wire.record_of({"u": GOOD["u"]}))
-    assert "instead of ['buffers', 'u']" in reply.failures[4]
+    assert "instead of ['buffers', 'u']" in reply.refusals[0].text
 
 
 @pytest.mark.parametrize(
@@ -152,7 +204,7 @@ def test_a_missing_array_is_refused() -> None:
     ],
 )  # fmt: skip
 def test_metrics_that_make_no_sense_are_refused(metrics: dict[str, Any]) -> None:
-    assert 4 in reply_with(wire.record_of(GOOD), **metrics).failures
+    assert refused(reply_with(wire.record_of(GOOD), **metrics)) == [4]
 
 
 def test_records_of_the_wrong_kind_are_refused_not_raised() -> None:
@@ -165,12 +217,12 @@ def test_records_of_the_wrong_kind_are_refused_not_raised() -> None:
         }
     )
     reply = wire.unpack_reply(message(content), dict.fromkeys([4, 5], SPEC))
-    assert set(reply.failures) == {4, 5}
+    assert refused(reply) == [4, 5]
 
 
 def test_missing_metrics_are_refused() -> None:
     content = RecordDict({"client.4": wire.record_of(GOOD), "failures": ConfigRecord()})
-    assert 4 in wire.unpack_reply(message(content), dict.fromkeys([4], SPEC)).failures
+    assert refused(wire.unpack_reply(message(content), dict.fromkeys([4], SPEC))) == [4]
 
 
 def npy(header_shape: str, payload: bytes = b"\0" * 20, descr: str = "<f4") -> bytes:
@@ -192,7 +244,8 @@ def npy(header_shape: str, payload: bytes = b"\0" * 20, descr: str = "<f4") -> b
 )  # fmt: skip
 def test_bytes_that_are_no_array_are_refused(data: bytes) -> None:
     array = Array("float32", (5,), "numpy.ndarray", data)
-    assert 4 in reply_with(ArrayRecord({"u": array, "buffers": Array(GOOD["buffers"])})).failures
+    record = ArrayRecord({"u": array, "buffers": Array(GOOD["buffers"])})
+    assert refused(reply_with(record)) == [4]
     with pytest.raises(WireError):
         wire.decode(array, (np.dtype(np.float32), (5,)))
 
@@ -213,7 +266,7 @@ def test_any_changed_byte_gives_a_wire_error_or_an_array_of_the_right_kind(
         }
     )
     reply = reply_with(record)
-    assert len(reply.updates) + len(reply.failures) == 1
+    assert len(reply.updates) + len(reply.refusals) == 1
     for update in reply.updates:
         assert update["u"].shape == (5,)
         assert np.isfinite(update["u"]).all()

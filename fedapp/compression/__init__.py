@@ -7,7 +7,7 @@ one by name.
 from typing import Any
 
 from fedapp.compression.compressor import Compressor
-from fedapp.compression.payload import PayloadError
+from fedapp.compression.payload import NotFiniteError, PayloadError
 from fedapp.compression.quantizers import QSGD, Float16, Identity, Uniform
 from fedapp.compression.sparsifiers import RandK, TopK
 from fedapp.errors import ConfigError
@@ -22,7 +22,7 @@ COMPRESSORS: dict[str, type[Compressor]] = {
     "randk": RandK,
 }
 
-__all__ = ["COMPRESSORS", "Compressor", "PayloadError", "make_compressor"]
+__all__ = ["COMPRESSORS", "Compressor", "NotFiniteError", "PayloadError", "make_compressor"]
 
 
 def make_compressor(name: str, **options: Any) -> Compressor:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.compression.cells import chunks
-from fedapp.compression.payload import PayloadError, Reader, seal, unseal
+from fedapp.compression.payload import NotFiniteError, Reader, seal, unseal
 from fedapp.randomness import Generator
 
 Vector = NDArray[np.float32]
@@ -41,7 +41,7 @@ class Compressor(ABC):
         reader.end()
         vector = self.dequantize(*parts)
         if not all(np.isfinite(part).all() for part in chunks(vector)):
-            raise PayloadError("it holds numbers that are not finite")
+            raise NotFiniteError("it holds numbers that are not finite")
         return vector
 
     def for_tensors(self, sizes: tuple[int, ...]) -> "Compressor":
@@ -89,5 +89,5 @@ def _checked(vector: NDArray[Any]) -> Vector:
     if vector.ndim != 1:
         raise ValueError(f"a vector is compressed, not an array of shape {vector.shape}")
     if not all(np.isfinite(part).all() for part in chunks(v)):
-        raise ValueError("a vector with numbers that are not finite cannot be compressed")
+        raise NotFiniteError("a vector with numbers that are not finite cannot be compressed")
     return v

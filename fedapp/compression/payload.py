@@ -21,6 +21,10 @@ class PayloadError(ValueError):
     """Bytes that no compressor of ours, set up as this one is, can have made."""
 
 
+class NotFiniteError(PayloadError):
+    """Numbers that are not finite, or too large, in a vector to be compressed or in a payload."""
+
+
 def seal(codec: int, size: int, body: bytes, key: bytes) -> bytes:
     """Frame a body; `key` stands for the codec's settings, which both sides must share."""
     header = _HEADER.pack(codec, VERSION, size)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedapp.compression import integers
 from fedapp.compression.cells import CHUNK, chunks
 from fedapp.compression.compressor import BITS_PER_NUMBER, Compressor, Vector
-from fedapp.compression.payload import PayloadError, Reader
+from fedapp.compression.payload import NotFiniteError, PayloadError, Reader
 from fedapp.errors import ConfigError
 from fedapp.randomness import Generator
 
@@ -183,7 +183,9 @@ class QSGD(Compressor):
                 l2 = np.sqrt(np.concatenate([np.zeros(0), *squares])).astype(np.float32)
             norms = np.maximum(norms, l2)  # no smaller than it, however both were rounded
         if not np.isfinite(norms).all():
-            raise ValueError("a vector whose norm is too large for float32 cannot be compressed")
+            raise NotFiniteError(
+                "a vector whose norm is too large for float32 cannot be compressed"
+            )
         return norms
 
     def _of_each(self, norms: Vector, start: int, size: int) -> Vector:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedapp.compression import integers
 from fedapp.compression.compressor import Compressor, Parts, Vector
-from fedapp.compression.payload import Reader
+from fedapp.compression.payload import NotFiniteError, Reader
 from fedapp.compression.quantizers import Identity
 from fedapp.errors import ConfigError
 from fedapp.randomness import Generator
@@ -109,7 +109,7 @@ class RandK(_Sparsifier):
         with np.errstate(over="ignore"):
             kept = v[positions] * np.float32(v.size / max(self.kept(v.size), 1))
         if not np.isfinite(kept).all():
-            raise ValueError("a vector whose numbers overflow times d/k cannot be compressed")
+            raise NotFiniteError("a vector whose numbers overflow times d/k cannot be compressed")
         return positions, self.values.quantize(kept, rng), v.size
 
     def variance(self, size: int) -> float:

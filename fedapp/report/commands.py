@@ -56,7 +56,7 @@ def similarity(
     output: Picture = Path("similarity.png"),
 ) -> None:
     """Draw how alike the clients are: cosines of their full gradients at the initial model."""
-    from fedapp.models import make_problem
+    from fedapp.problems import make_problem
     from fedapp.report.similarity import cosine_similarities, draw_similarities
 
     _check_picture(output)

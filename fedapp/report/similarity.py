@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedapp.models.problem import Problem
+from fedapp.problems.problem import Problem
 
 
 def cosine_similarities(problem: Problem, clients: range) -> NDArray[np.float64]:

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from fedapp.config import LocalWork, RunConfig
 from fedapp.data import ImageData, Partition, Shard, load_images, load_partition, load_shard
 from fedapp.errors import ConfigError
-from fedapp.models.batches import shuffled_batches
 from fedapp.models.flat import FlatModel
 from fedapp.models.networks import Network, layout_of, make_network
-from fedapp.models.problem import Loss, Vector
+from fedapp.problems.batches import shuffled_batches
+from fedapp.problems.problem import Loss, Vector
 from fedapp.randomness import Generator, torch_seed
 
 EVALUATION_BATCH = 1000

@@ -22,9 +22,9 @@ from torch.nn import functional as F
 from fedapp.config import LocalWork, RunConfig
 from fedapp.data import ImageData, load_images, load_partition
 from fedapp.errors import ConfigError
-from fedapp.models.batches import shuffled_batches
 from fedapp.models.layout import Layout
-from fedapp.models.problem import Vector
+from fedapp.problems.batches import shuffled_batches
+from fedapp.problems.problem import Vector
 from fedapp.randomness import Generator
 
 SMOOTHNESS = {"logistic": 1 / 4, "sigmoid-erm": 1 / (6 * 3**0.5)}

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedapp.config import LocalWork, RunConfig
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout
-from fedapp.models.problem import Vector
+from fedapp.problems.problem import Vector
 from fedapp.randomness import Generator, generator
 
 

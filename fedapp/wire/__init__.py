@@ -1,0 +1,78 @@
+"""Named arrays in Flower's messages: the only package that knows how they are laid out.
+
+The server sends a node one message a round:
+  round      config record: round, tag, run, state-dir, the invited clients, and for each the tag of its last accepted
+             update and the digest of the state that this update left (0: unknown); with checkpoints, kept-clients and
+             kept-tags: which other states to keep; durable: whether a state must survive a power loss as soon as it is
+             saved; image-shape, num-classes, pixel-mean and pixel-std, if the model sees images
+  shared     array record: what every client receives
+  own        array record: what only some clients receive, each array once (absent if there is none); the config record
+             says who receives which: own-clients, own-names, own-arrays
+A node answers with:
+  client.<c>  array record: what client c sends
+  metrics.<c> metric record: num-examples, steps, train-loss, state-lost, state-digest
+  failures    config record: client -> why it sent nothing, in words
+  reasons     config record: client -> the name of that Reason, if it is another than FAILED (absent if there is none)
+
+A compressed vector travels as an array of bytes. The server checks what a node sends against what it expects before
+it decodes it.
+"""
+
+from fedapp.wire.arrays import (
+    Arrays,
+    Shape,
+    WireError,
+    arrays_of,
+    decode,
+    encode,
+    is_finite,
+    is_moderate,
+    nbytes,
+    record_of,
+)
+from fedapp.wire.checks import LONGEST_TEXT, error_text, printable
+from fedapp.wire.expected import Compressed, Spec, checked_arrays, decompress
+from fedapp.wire.facts import facts_head, facts_of
+from fedapp.wire.invitation import (
+    Invitation,
+    pack_invitation,
+    part_of,
+    per_client_nbytes,
+    take_shared,
+    unpack_invitation,
+)
+from fedapp.wire.reply import Reply, Update, add_refusals, add_update, merge, unpack_reply
+
+__all__ = [
+    "LONGEST_TEXT",
+    "Arrays",
+    "Compressed",
+    "Invitation",
+    "Reply",
+    "Shape",
+    "Spec",
+    "Update",
+    "WireError",
+    "add_refusals",
+    "add_update",
+    "arrays_of",
+    "checked_arrays",
+    "decode",
+    "decompress",
+    "encode",
+    "error_text",
+    "facts_head",
+    "facts_of",
+    "is_finite",
+    "is_moderate",
+    "merge",
+    "nbytes",
+    "pack_invitation",
+    "part_of",
+    "per_client_nbytes",
+    "printable",
+    "record_of",
+    "take_shared",
+    "unpack_invitation",
+    "unpack_reply",
+]

@@ -1,0 +1,140 @@
+"""The reply: what a node sends back, client by client."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from numpy.typing import NDArray
+
+from fedapp.refusals import Reason, Refusal
+from fedapp.wire.arrays import Arrays, WireError, nbytes, record_of
+from fedapp.wire.checks import error_text, printable
+from fedapp.wire.expected import Spec, checked_arrays
+
+# Reasons that a node may give for its own clients. The others are the server's to find.
+CLAIMABLE = {reason.name: reason for reason in (Reason.FAILED, Reason.NOT_FINITE)}
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client sent, checked."""
+
+    client: int
+    arrays: Arrays
+    num_examples: int
+    steps: int
+    train_loss: float
+    state_lost: bool = False
+    state_digest: int = 0  # of the state that this update left on disk; 0: unknown
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return an array by name."""
+        return self.arrays[name]
+
+
+@dataclass
+class Reply:
+    """What a node answered, client by client."""
+
+    updates: list[Update] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    uplink_bytes: int = 0
+
+
+def add_update(content: RecordDict, update: Update) -> None:
+    """Write one client's part of a node's answer."""
+    record = record_of(update.arrays)
+    content[f"metrics.{update.client}"] = MetricRecord(
+        {
+            "num-examples": int(update.num_examples),
+            "steps": int(update.steps),
+            "train-loss": float(update.train_loss),
+            "state-lost": int(update.state_lost),
+            "state-digest": int(update.state_digest),
+        }
+    )
+    content[f"client.{update.client}"] = record
+
+
+def add_refusals(content: RecordDict, refusals: Iterable[Refusal]) -> None:
+    """Write why clients have no part in a node's answer."""
+    refusals = list(refusals)
+    content["failures"] = ConfigRecord({str(r.client): r.text for r in refusals})
+    reasons = {str(r.client): r.reason.name for r in refusals if r.reason is not Reason.FAILED}
+    if reasons:
+        content["reasons"] = ConfigRecord(reasons)  # type: ignore[arg-type]
+
+
+def merge(parts: Iterable[RecordDict], failures: Mapping[int, str]) -> RecordDict:
+    """Make one answer of several; `failures` says why other clients have none."""
+    content = RecordDict()
+    texts: dict[str, Any] = {str(client): text for client, text in failures.items()}
+    reasons: dict[str, Any] = {}
+    for part in parts:
+        for name, record in part.items():
+            if name == "failures":
+                texts |= dict(record)
+            elif name == "reasons":
+                reasons |= dict(record)
+            else:
+                content[name] = record
+    content["failures"] = ConfigRecord(texts)
+    if reasons:
+        content["reasons"] = ConfigRecord(reasons)
+    return content
+
+
+def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
+    """Read a node's answer; a client whose part is not as expected is refused.
+
+    Only invited clients are looked for: anything else that a node sends is not read at all.
+    """
+    reply = Reply()
+    if message.has_error():
+        flowers = message.metadata.src_node_id == SUPERLINK_NODE_ID
+        reason, text = Reason.NO_ANSWER if flowers else Reason.FAILED, error_text(message)
+        reply.refusals = [Refusal(client, reason, text) for client in invited]
+        return reply
+    content = message.content if message.has_content() else RecordDict()
+    for client, spec in invited.items():
+        record, metrics = content.get(f"client.{client}"), content.get(f"metrics.{client}")
+        if not isinstance(record, ArrayRecord):
+            reply.refusals.append(_claimed_refusal(content, client))
+            continue
+        reply.uplink_bytes += nbytes(record)
+        try:
+            if not isinstance(metrics, MetricRecord):
+                raise WireError("it does not say what it did")
+            reply.updates.append(_update(client, checked_arrays(record, spec), metrics))
+        except WireError as error:
+            reply.refusals.append(Refusal(client, error.reason, printable(str(error))))
+    return reply
+
+
+def _claimed_refusal(content: RecordDict, client: int) -> Refusal:
+    """Return why a client sent nothing, as far as its node may say that."""
+    texts, reasons = content.get("failures"), content.get("reasons")
+    text = texts.get(str(client)) if isinstance(texts, ConfigRecord) else None
+    if not isinstance(text, str):
+        return Refusal(client, Reason.MALFORMED, "it sent nothing")
+    name = reasons.get(str(client)) if isinstance(reasons, ConfigRecord) else None
+    reason = CLAIMABLE.get(name, Reason.FAILED) if isinstance(name, str) else Reason.FAILED
+    return Refusal(client, reason, printable(text))
+
+
+def _update(client: int, arrays: Arrays, metrics: MetricRecord) -> Update:
+    examples, steps = metrics.get("num-examples"), metrics.get("steps")
+    loss, lost = metrics.get("train-loss"), metrics.get("state-lost", 0)
+    digest = metrics.get("state-digest", 0)
+    if not isinstance(examples, int) or examples < 1 or not isinstance(steps, int) or steps < 0:
+        raise WireError("it does not say how many examples and steps it used")
+    if not isinstance(loss, float):
+        raise WireError("its training loss is not a finite number")
+    if not math.isfinite(loss):
+        raise WireError("its training loss is not a finite number", Reason.NOT_FINITE)
+    if not isinstance(digest, int) or digest < 0:
+        raise WireError("the digest of its state is not a whole number")
+    return Update(client, arrays, examples, steps, loss, bool(lost), digest)
