@@ -13,7 +13,7 @@ from flwr.common.config import flatten_dict, parse_config_args
 
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.keys import declared_keys
+from fedapp.keys import Key, declared_keys
 
 _ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits them
 
@@ -89,18 +89,22 @@ def complete_preset(incomplete: str) -> list[str]:
     ]
 
 
+def _declared_keys() -> list[Key]:
+    return list(declared_keys(type(parse_run_config({}))))
+
+
 def complete_key(incomplete: str) -> list[str]:
     """Return the config keys that begin with `incomplete`."""
-    return [k.path for k in declared_keys(RunConfig) if k.path.startswith(incomplete)]
+    return [k.path for k in _declared_keys() if k.path.startswith(incomplete)]
 
 
 def complete_assignment(incomplete: str) -> list[str]:
-    """Return `key=` for the config keys that begin so, or `key="value"` for the names that a key takes."""
-    key, is_set, start = incomplete.partition("=")
+    """Return `key=` for the config keys that begin so, or `key="name"` for the names that a key takes."""
+    key, is_set, _ = incomplete.partition("=")
     if not is_set:
         return [f"{name}=" for name in complete_key(incomplete)]
-    names = _names_of(key)
-    return [f"{key}={json.dumps(name)}" for name in names if name.startswith(start.lstrip("\"'"))]
+    values = [f"{key}={json.dumps(name)}" for name in _names_of(key)]
+    return [value for value in values if value.startswith(incomplete)]
 
 
 def _names_of(key: str) -> list[str]:
@@ -117,9 +121,7 @@ def _names_of(key: str) -> list[str]:
         from fedapp.models.networks import NETWORKS
 
         return [*NETWORKS, "logistic", "sigmoid-erm"]
-    return next(
-        (declared.names for declared in declared_keys(RunConfig) if declared.path == key), []
-    )
+    return next((declared.names for declared in _declared_keys() if declared.path == key), [])
 
 
 # The arguments that several commands take.

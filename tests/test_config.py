@@ -2,11 +2,9 @@
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-from flwr.common.config import flatten_dict
 
 from fedapp.commandline import absolute_paths, read_overrides
 from fedapp.config import RunConfig, Value, parse_run_config
@@ -15,23 +13,6 @@ from fedapp.problems import make_problem
 from fedapp.registry import find_algorithm
 
 ROOT = Path(__file__).parent.parent
-
-
-def test_pyproject_declares_the_same_keys_and_defaults() -> None:
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    declared = flatten_dict(pyproject["tool"]["flwr"]["app"]["config"])
-    assert declared == RunConfig().flat()
-    assert {k: type(v) for k, v in declared.items()} == {
-        k: type(v) for k, v in RunConfig().flat().items()
-    }
-
-
-def test_every_declared_key_is_commented() -> None:
-    text = (ROOT / "pyproject.toml").read_text()
-    section = text.split("[tool.flwr.app.config]")[1].split("[tool.ruff]")[0]
-    keys = [line for line in section.splitlines() if "=" in line and not line.startswith("[")]
-    assert len(keys) == len(RunConfig().flat())
-    assert all("  # " in line for line in keys)
 
 
 @pytest.mark.parametrize(
