@@ -30,7 +30,7 @@ from fedapp.accounting import Numbers, accountant_type, epsilon
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
 from fedapp.files import brief, seal, unseal, write_text
-from fedapp.problems import is_network
+from fedapp.problems import kind_of
 from fedapp.randomness import generator
 
 Normals = Callable[[int], Numbers]  # draws N standard normal numbers
@@ -108,7 +108,8 @@ class Privacy:
                 "dp.clip shortens every update already, and how many are refused would be told without "
                 "noise: set max-update-norm = 0, or dp.clip = 0."
             )
-        if config.eval_train or not (is_network(config) or config.dataset == "quadratic"):
+        kind = kind_of(config)
+        if config.eval_train or "objective" in kind.metrics(config):
             raise ConfigError(
                 "The loss on the clients' own samples would be told without noise: set eval-train = false "
                 "and a network as model, or dp.clip = 0."

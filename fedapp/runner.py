@@ -185,7 +185,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 def _refuse(swept: Sequence[RunConfig], tally: Tally) -> None:
     """Leave out the runs whose directories hold a run with another config: its results are not this sweep's."""
-    from fedapp.records import different, read_config, results_dir
+    from fedapp.manifest import different, read_config, results_dir
 
     for config in swept:
         directory = results_dir(config) / config.run_name
@@ -204,7 +204,8 @@ def _run_in_turn(
 ) -> None:
     """Run one after the other on one engine."""
     from fedapp import server_app
-    from fedapp.records import was_completed
+    from fedapp.progress import skip_reason
+    from fedapp.run_directory import set_partial_aside
 
     spent, ended = 0.0, 0
     with engine.start() as make_grid:
@@ -215,10 +216,12 @@ def _run_in_turn(
                 print(f"\nRun {number} of {len(runs)}{when}")
             started = time.monotonic()
             try:
-                if plan.name and was_completed(config):
-                    print(f"{config.run_name} is complete already: skipped")
+                if plan.name and (reason := skip_reason(config)):
+                    print(f"{config.run_name} {reason}: skipped")
                     tally.skipped.append(config.run_name)
                     continue
+                if plan.name:
+                    set_partial_aside(config)
                 server_app.run(make_grid(config), config)
             except (ConfigError, RunError) as error:  # the other runs go on
                 print(one_line(str(error)), file=sys.stderr)
@@ -235,7 +238,7 @@ def _duration(seconds: float) -> str:
 def _run_side_by_side(runs: Sequence[RunConfig], workers: int, tally: Tally) -> None:
     """Run several runs of a sweep at once, each in its own process."""
     from fedapp.parallel import run_all
-    from fedapp.records import last_record
+    from fedapp.progress import last_record
 
     tally.skipped += [config.run_name for config in runs if _ended_before(config)]
     started = time.monotonic()
@@ -256,7 +259,7 @@ def _run_side_by_side(runs: Sequence[RunConfig], workers: int, tally: Tally) -> 
 
 def _ended_before(config: RunConfig) -> bool:
     """Tell whether a sweep skips a run: its model is there and all its rounds are, or it diverged."""
-    from fedapp.records import results_dir
+    from fedapp.manifest import results_dir
     from fedapp.report.runs import read_run
     from fedapp.report.status import State
 

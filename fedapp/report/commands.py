@@ -22,12 +22,14 @@ def partition(
 ) -> None:
     """Draw who holds which classes: one dot per client and class, its size by the count."""
     from fedapp.data import load_images, load_partition
+    from fedapp.problems import kind_of
     from fedapp.report.partition import draw_partition
 
     _check_picture(output)
     run = read_config(presets or [], config or [])
-    if run.dataset == "quadratic":
-        raise ConfigError("The quadratic problem has no classes: choose an image data set.")
+    kind = kind_of(run)
+    if not kind.has_classes:
+        raise ConfigError(f"The {kind.name} problem has no classes: choose an image data set.")
     data = load_images(run.dataset, run.data_dir)
     held = load_partition(data, run)
     counts = held.class_counts(data.train_labels, data.num_classes)
@@ -56,7 +58,7 @@ def similarity(
     output: Picture = Path("similarity.png"),
 ) -> None:
     """Draw how alike the clients are: cosines of their full gradients at the initial model."""
-    from fedapp.problems import make_problem
+    from fedapp.problems import kind_of, make_problem
     from fedapp.report.similarity import cosine_similarities, draw_similarities
 
     _check_picture(output)
@@ -64,7 +66,8 @@ def similarity(
     if run.num_clients < 2:
         raise ConfigError("Similarity is between clients: set num-clients to 2 or more.")
     cosines = cosine_similarities(make_problem(run), range(run.num_clients))
-    title = "quadratic" if run.dataset == "quadratic" else _division(run)
+    kind = kind_of(run)
+    title = _division(run) if kind.has_classes else kind.name
     draw_similarities(cosines, title, output)
     pairs = cosines[~np.eye(len(cosines), dtype=bool)]
     typer.echo(
@@ -77,11 +80,11 @@ def blocks(presets: Presets = None, config: Assignments = None) -> None:
     """Show how FedBCGD divides the config's model into blocks, and what each group uploads."""
     from rich.console import Console
 
-    from fedapp.plan import Outline
+    from fedapp.problems import kind_of
     from fedapp.report.blocks import blocks_table
 
     run = read_config(presets or [], config or [])
-    Console().print(blocks_table(Outline(run).layout, run.fedbcgd.blocks))
+    Console().print(blocks_table(kind_of(run).outline(run).layout, run.fedbcgd.blocks))
 
 
 Runs = Annotated[
@@ -252,7 +255,7 @@ def theory(
     ] = PRESETS,
 ) -> None:
     """Check the papers' theorems: run them, fit the rates, and say which hold; without a NAME, all of them."""
-    from fedapp.report.theory import check_theorems
+    from fedapp.theory.check import check_theorems
 
     directory = (
         out or Path.home() / "fedapp-results" / time.strftime("theory-%Y%m%d-%H%M%S")

@@ -36,7 +36,7 @@ def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], ta
     """Print the results of a sweep: a table of its runs, and which of them are not complete."""
     from rich.console import Console
 
-    from fedapp.records import results_dir
+    from fedapp.manifest import results_dir
     from fedapp.report.runs import Run, best_per, load_runs
     from fedapp.report.table import closing_table
 
