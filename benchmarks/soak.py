@@ -138,10 +138,10 @@ def _attempt(config: RunConfig, head: Any) -> int:
 @lru_cache
 def _that_raises(client: type[Client]) -> type[Client]:
     class Raising(client):  # type: ignore[valid-type,misc]
-        def fit(self, parameters: Any, config: Any) -> Any:
+        def train(self, received: Any, buffers: Any) -> Any:
             if self.client in _raising:
                 raise RuntimeError("out of luck")
-            return super().fit(parameters, config)
+            return super().train(received, buffers)
 
     return Raising
 

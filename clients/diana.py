@@ -24,7 +24,7 @@ class DIANAClient(Client):
         """Send Q(g_i(x) - h_i), then h_i <- h_i + alpha q_i."""
         (batch,) = self.batches()
         h = self.state.get("h", torch.zeros_like(x))
-        q = self.compressed("q", self.estimate(x, batch) - h)
+        q = self.send("q", self.estimate(x, batch) - h)
         self.state["h"] = h + shift_step(self.options.alpha, self.compressor, len(x)) * q
         return {"q": q}
 

@@ -16,9 +16,8 @@ class BlockClient(Client):
         layout = self.objective.layout
         division = divide(layout, self.options.blocks)
         self.parts = (division.blocks[int(block)], division.shared)
-        if self.compressor:
-            sizes = tuple(size for part in self.parts for size in layout.tensors_within(part))
-            self.compressor = self.compressor.for_tensors(sizes)
+        sizes = tuple(size for part in self.parts for size in layout.tensors_within(part))
+        self.uplink = self.uplink.for_tensors(sizes)
 
     def of(self, vector: Tensor) -> Tensor:
         """Return the client's parts of a vector."""
@@ -48,7 +47,7 @@ class FedBCGDPlusClient(BlockClient):
         for batch in self.batches():
             direction = self.gradient(y, batch) + shift
             y -= self.lr * (direction - self.gradient_aside(x, batch))
-        dc = self.compressed("dc", self.of(G - c_i), feedback=False)
+        dc = self.send("dc", self.of(G - c_i), feedback=False)
         if self.options.control == "printed":
             self.state["c_i"] = G
         else:  # only what the server hears of, so that c stays the mean of all c_i

@@ -36,6 +36,6 @@ class FedCETClient(Client):
             x_i = z_i - alpha * c * (z_i - x)
         for batch in batches:  # tau - 1 local steps, and the exchange step, which is like them
             x_i = x_i - self.lr * (self.gradient(x_i, batch) + d)
-        p = self.compressed("p", x_i - x)
+        p = self.send("p", x_i - x)
         self.state["z"], self.state["d"] = x + p, d  # z_i as the server sees it
         return {"p": p}

@@ -44,7 +44,7 @@ class FedGATEClient(TrackingClient):
     def update(self, x: Tensor, u: Tensor | None = None) -> dict[str, Tensor]:
         """Train with delta_i, then delta_i <- delta_i + (u_i - u) / (lr tau)."""
         delta = self.recall("delta", x, u, self.state.get("weight", 0.0))
-        u_i = self.compressed("u", self.corrected_steps(x, delta))
+        u_i = self.send("u", self.corrected_steps(x, delta))
         weight = 1 / (self.lr * self.steps)
         self.state["delta"] = delta + weight * u_i
         self.state["weight"] = x.new_tensor([weight])
@@ -66,7 +66,7 @@ class FedCOMGATEClient(TrackingClient):
         if memory == "paper" and s is not None and "u" in self.state:
             nu = nu + self.state["u"] / s
         u_i = self.corrected_steps(x, delta) / self.lr
-        D_i = self.compressed("D", u_i + nu if memory != "none" else u_i)
+        D_i = self.send("D", u_i + nu if memory != "none" else u_i)
         self.state["delta"] = delta + D_i / self.steps
         self.state["weight"] = x.new_tensor([1 / self.steps])
         if memory == "local":

@@ -17,8 +17,8 @@ class FedDCClient(Client):
         h_i, c_i = self.state.get("h_i", zero), self.state.get("c_i", zero)
         for batch in self.batches():
             y -= self.lr * (self.gradient(y, batch) + alpha * (y + h_i - x) - c_i + c)
-        u = self.compressed("u", x - y)
+        u = self.send("u", x - y)
         renewed = c_i - c + (x - y) / (self.steps * self.lr)
-        dc = self.compressed("dc", renewed - c_i, feedback=False)
+        dc = self.send("dc", renewed - c_i, feedback=False)
         self.state["h_i"], self.state["c_i"] = h_i - u, c_i + dc
         return {"u": u, "dc": dc}

@@ -15,6 +15,6 @@ class FedDynClient(Client):
         h_i = self.state.get("h_i", torch.zeros_like(x))
         for batch in self.batches():
             y -= self.lr * (self.gradient(y, batch) - h_i + alpha * (y - x))
-        u = self.compressed("u", x - y)
+        u = self.send("u", x - y)
         self.state["h_i"] = h_i + alpha * u
         return {"u": u}

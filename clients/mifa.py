@@ -15,6 +15,6 @@ class MIFAClient(FedAvgClient):
         """Send u_i - g_old, then g_old <- u_i, as far as the server knows it."""
         u = super().update(x)["u"]
         g_old = self.state.get("g_old", torch.zeros_like(u))
-        d = self.compressed("d", u - g_old, feedback=False)
+        d = self.send("d", u - g_old, feedback=False)
         self.state["g_old"] = g_old + d
         return {"d": d}

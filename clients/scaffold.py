@@ -20,6 +20,6 @@ class ScaffoldClient(TrackingClient):
         else:
             renewed = u / (self.steps * self.lr) + (c_i - c)
         # Compressed, c_i changes by what the server hears, so that c stays the mean of the c_i.
-        dc = self.compressed("dc", renewed - c_i, feedback=False)
+        dc = self.send("dc", renewed - c_i, feedback=False)
         self.state["c_i"] = c_i + dc
         return {"u": u, "dc": dc}

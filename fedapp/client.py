@@ -1,11 +1,10 @@
-"""What every algorithm's client shares: mini-batches, gradients, state, and the wire's order."""
+"""What every algorithm's client shares: mini-batches, gradients, state, and the way to the server."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
@@ -13,9 +12,11 @@ from torch import Tensor
 
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
-from fedapp.privacy import private_update
+from fedapp.privacy import node_privacy
 from fedapp.problems.problem import Loss, NetworkObjective, Objective
 from fedapp.randomness import generator
+from fedapp.uplink import Uplink
+from fedapp.wire import Arrays, Update
 
 State = dict[str, Tensor]
 
@@ -24,8 +25,7 @@ class Client(NumPyClient):
     """One logical client in one round.
 
     An algorithm names what it sends, and implements `update`. Every vector has the model's size;
-    what is sent is compressed on its way. The model's buffers travel beside the vectors, as the
-    last array both ways.
+    what is sent is compressed on its way. The model's buffers travel beside the vectors.
     """
 
     sends: ClassVar[tuple[str, ...]] = ("u",)
@@ -37,16 +37,27 @@ class Client(NumPyClient):
         client: int,
         state: State,
         compressor: Compressor | None = None,
+        round_: int = 1,
     ) -> None:
         self.objective = objective
         self.config = config
         self.options = config.options
         self.client = client
-        self.compressor = compressor  # None: vectors are sent as they are
         self.state = state  # what `update` leaves here is there in the client's next round
+        self.privacy = node_privacy(config)
+        self._start(round_, compressor)
+
+    def _start(self, round_: int, compressor: Compressor | None) -> None:
+        """Start a round, of which nothing is done yet."""
+        self.round, self.lr = round_, self.config.lr_at(round_)
         self.steps = 0  # tau, as it turned out
         self.losses: list[Tensor] = []
-        self._payloads: dict[str, bytes] = {}
+        self.uplink = Uplink(self.config, round_, self.client, self.state, compressor, self.privacy)
+
+    @property
+    def compressor(self) -> Compressor | None:
+        """What compresses the vectors that are sent; None: they are sent as they are."""
+        return self.uplink.compressor
 
     @abstractmethod
     def update(self, *args: Any, **received: Any) -> dict[str, Tensor]:
@@ -62,7 +73,7 @@ class Client(NumPyClient):
             yield batch
 
     def remembered(self, *names: str) -> list[Tensor]:
-        """Return what the client must have kept; without it, it cannot go on."""
+        """Return vectors of the client's state, without which it cannot train."""
         if missing := [name for name in names if name not in self.state]:
             raise RuntimeError(f"the client's state is lost ({', '.join(missing)})")
         return [self.state[name] for name in names]
@@ -74,7 +85,7 @@ class Client(NumPyClient):
         return self._decayed(g, y)
 
     def gradient_aside(self, y: Tensor, batch: Any) -> Tensor:
-        """Return g(y) at a point that is not trained: neither loss nor statistics count."""
+        """Return g(y) at a point that is not trained: neither its loss nor its statistics count."""
         statistics = self.objective.buffers.clone()
         g = self._decayed(self.objective.loss_gradient(y, batch)[1], y)
         self.objective.buffers.copy_(statistics)
@@ -87,55 +98,37 @@ class Client(NumPyClient):
     def _decayed(self, g: Tensor, y: Tensor) -> Tensor:
         return g.add_(y, alpha=self.config.weight_decay) if self.config.weight_decay else g
 
-    def compressed(self, name: str, vector: Tensor, feedback: bool = True) -> Tensor:
-        """Compress what is to be sent as `name`; return it as the server will see it: Q(vector).
+    def send(self, name: str, vector: Tensor, feedback: bool = True) -> Tensor:
+        """Send a vector as `name`; return it as the server will see it: Q(vector). See `Uplink.send`."""
+        return self.uplink.send(name, vector, feedback)
 
-        Without `feedback`, error feedback leaves the vector alone: where a client keeps what the
-        server has heard, and sends the difference to it, what was lost is in the next difference.
-        """
-        if self.config.dp.local:  # before anything else, so that all that follows sees only this
-            numbers = vector.detach().cpu().numpy()
-            private = private_update(numbers, self.config, self.round, self.client)
-            vector = torch.from_numpy(private).to(vector)
-        if self.compressor is None:
-            return vector
-        error, feedback = f"error.{name}", feedback and self.config.error_feedback
-        if feedback and error in self.state:
-            vector = vector + self.state[error]
-        rng = generator(self.config.seed, f"compress {name}", self.round, self.client)
-        self._payloads[name], seen = self.compressor.transmit(vector.detach().cpu().numpy(), rng)
-        sent = torch.from_numpy(seen).to(vector)
-        if feedback:
-            self.state[error] = vector - sent
-        return sent
+    def train(self, received: Arrays, buffers: NDArray[Any]) -> Update:
+        """Run one round: `update` from the arrays that the server sent, by their names."""
+        device = self.objective.buffers.device
+        self.objective.buffers.copy_(torch.tensor(buffers, device=device))
+        result = self.update(**{n: torch.tensor(a, device=device) for n, a in received.items()})
+        for name in self.sends:
+            if name not in self.uplink.arrays:
+                self.send(name, result[name])
+        arrays = {name: self.uplink.arrays[name] for name in self.sends}
+        # The buffers are the model's own, which the next client overwrites.
+        arrays["buffers"] = self.objective.buffers.clone().cpu().numpy()
+        loss = float(torch.stack(self.losses).mean()) if self.losses else 0.0
+        return Update(self.client, arrays, self.objective.num_examples, self.steps, loss)
 
     def fit(
         self, parameters: Sequence[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
-        """Run one round: arrays in the order of config["names"], then of `sends`; buffers last."""
-        self.round = int(config["round"])
-        self.lr = self.config.lr_at(self.round)
-        device = self.objective.buffers.device
-        *received, buffers = (torch.tensor(array, device=device) for array in parameters)
-        self.objective.buffers.copy_(buffers)
-        sent = self.update(**dict(zip(config["names"].split(), received, strict=True)))
-        arrays = [self._array(name, sent[name]) for name in self.sends]
-        # The buffers are the model's own, which the next client overwrites.
-        arrays.append(self.objective.buffers.clone().cpu().numpy())
-        if self.config.dp.local:  # neither how much data it has nor how well it fits them
-            return arrays, self.config.batch_size or 1, {"steps": 0, "train-loss": 0.0}
-        metrics = {
-            "steps": self.steps,
-            "train-loss": float(torch.stack(self.losses).mean()) if self.losses else 0.0,
-        }
-        return arrays, self.objective.num_examples, metrics
+        """Adapt `train` to Flower's NumPyClient.
 
-    def _array(self, name: str, vector: Tensor) -> NDArray[Any]:
-        if name not in self._payloads:
-            vector = self.compressed(name, vector)
-        if self.compressor is None:
-            return vector.detach().cpu().numpy()
-        return np.frombuffer(self._payloads[name], np.uint8)
+        Arrays come in the order of config["names"], and go in that of `sends`; the buffers are the last both ways.
+        """
+        self._start(int(config["round"]), self.compressor)
+        *received, buffers = parameters
+        trained = self.train(dict(zip(config["names"].split(), received, strict=True)), buffers)
+        update = self.privacy.shown(trained)
+        metrics = {"steps": update.steps, "train-loss": update.train_loss}
+        return [update[n] for n in (*self.sends, "buffers")], update.num_examples, metrics
 
 
 class NetworkClient(Client):

@@ -17,6 +17,7 @@ from fedapp.problems.problem import Problem
 from fedapp.rounds_file import Record
 from fedapp.strategy import FederatedStrategy
 from fedapp.threads import one_thread
+from fedapp.waiting import wait_for_all
 
 log = logging.getLogger("flwr")
 
@@ -58,7 +59,8 @@ def _meet_nodes(
     """Wait until nodes host enough clients to start."""
     deployed = isinstance(grid, HttpGrid)
     try:
-        strategy.hosting.wait_for_all(
+        wait_for_all(
+            strategy.hosting,
             grid,
             config.node_timeout,
             max(strategy.min_clients, 1),

@@ -110,11 +110,9 @@ def _keep_privacy(
     strategy: FederatedStrategy, rounds_left: int, directory: RunDirectory, has_rounds: bool
 ) -> None:
     """Keep count of what the run spends of its privacy budget."""
-    if not strategy.privacy:
-        return
     count = directory.path / "privacy.json"
     strategy.privacy.keep(count, directory.identity, has_rounds, directory.old_until > 0)
-    strategy.notes.append(strategy.privacy.forecast(rounds_left))
+    strategy.notes += strategy.privacy.notes(rounds_left)
     for warning in strategy.privacy.warnings():
         log.warning(warning)
 

@@ -36,15 +36,14 @@ from fedapp.deliveries import Deliveries, files_of
 from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.hosting import Hosting
 from fedapp.models.layout import Layout
-from fedapp.privacy import Privacy
+from fedapp.privacy import ServerNoise, node_privacy, server_privacy
 from fedapp.problems.problem import Vector
 from fedapp.randomness import sample_cohort
 from fedapp.state import OLD
+from fedapp.waiting import wait_for_clients
 from fedapp.wire import Arrays, Invitation, Update
 
 log = logging.getLogger("flwr")
-WHY = "and, if it fails, why"
-SENT_BESIDE = f"how many examples and steps it used, its training loss {WHY}"
 MOST_TOLD = 3  # different reasons of one client's failures that are logged
 MOST_TOLD_OF_NODE = 20  # of all the clients of one node
 MOST_LOSSES = 3  # of one client's state for which all others start afresh, too
@@ -95,8 +94,8 @@ class FederatedStrategy(Strategy):
         self._told_of = Counter[int]()  # node -> how many of its clients'
         self._losses = Counter[int]()  # client -> how often all states were reset on its word
         self._warned: set[str] = set()  # kinds of warnings that were logged
-        # With central differential privacy, updates are clipped, and who took part is not told.
-        secret = config.dp.central
+        self.privacy = server_privacy(config)
+        secret = self.privacy.hides_participants
         self.admission = None if secret else Admission(self._sends, config.max_update_ratio)
         self.attendance = None if secret else Attendance(config.num_clients)
         self._all_too_long = False  # each update of every attempt at this round
@@ -106,11 +105,8 @@ class FederatedStrategy(Strategy):
             self._warn_once(text, text)
         self.centre: Vector | None = None  # the last mean, for a rule that recalls it
         self._forget_centre()
-        self.privacy = Privacy(config) if config.dp.clip else None
-        if self.privacy:
-            self.privacy.demand(self.rule_is_a_mean, buffers.size)
-            if config.dp.central:
-                self.min_clients = 0  # who failed counts as 0; nobody is drawn in their place
+        self.privacy.demand(self.rule_is_a_mean, buffers.size)
+        self.min_clients = self.privacy.min_clients(self.min_clients)
         self.setup()
 
     # The algorithm's part.
@@ -155,7 +151,7 @@ class FederatedStrategy(Strategy):
         With another `aggregation` or `mixing`, what that rule makes of the updates. With central differential
         privacy, the mean of the clipped vectors, with noise.
         """
-        if self.privacy and self.config.dp.central:
+        if isinstance(self.privacy, ServerNoise):
             vectors = [update[name] for update in updates] or [np.zeros_like(self.x)]
             return self.privacy.mean(vectors, self._tag).astype(self.x.dtype)
         vectors = [update[name] for update in updates]
@@ -261,19 +257,16 @@ class FederatedStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Sample a cohort and write one message to each node that hosts some of it."""
-        run, seed, size = self.config, self.config.seed, self.config.clients_per_round
+        run, size = self.config, self.config.clients_per_round
         attempt = int(config["attempt"])  # type: ignore[arg-type]
         self._tag = server_round * (run.round_retries + 1) + attempt
         self._all_too_long = self._all_too_long or attempt == 0
-        self.hosting.wait(grid, max(self.min_clients, 1), run.node_timeout)
+        wait_for_clients(self.hosting, grid, max(self.min_clients, 1), run.node_timeout)
         hosts: dict[int, list[int]] = {}
-        clients = self.hosting.clients
-        if self.privacy:
-            clients, seed = self.privacy.pool(clients)
+        clients, seed = self.privacy.pool(self.hosting.clients)
         cohort = sample_cohort(clients, size, seed, server_round, attempt)
         cohort = [client for client in cohort if client in self.hosting.node_of]
-        if self.privacy:
-            self.privacy.invited(cohort)
+        self.privacy.invited(cohort)
         self.invite(cohort, server_round, attempt)
         for client in cohort:
             hosts.setdefault(self.hosting.node_of[client], []).append(client)
@@ -367,8 +360,7 @@ class FederatedStrategy(Strategy):
             )
         if self.buffers.size:
             self.buffers = self._mean_buffers(updates)
-        if self.privacy:
-            self.privacy.aggregated()
+        self.privacy.aggregated()
         before, self.lr = self.x, self.config.lr_at(server_round)
         self.aggregate(updates)
         if not wire.is_finite(self.x):
@@ -385,10 +377,7 @@ class FederatedStrategy(Strategy):
             )
             self._losses.update(lost)
             self._start_afresh()
-        if self.privacy:
-            metrics["epsilon"] = self.privacy.spent()
-        else:  # the loss has no noise
-            metrics["train_loss"] = sum(u.train_loss / len(updates) for u in updates)
+        metrics.update(self.privacy.figures(updates))
         return self.arrays(), metrics
 
     def _has_lost_state(self, update: Update) -> bool:
@@ -590,7 +579,7 @@ class FederatedStrategy(Strategy):
             sent.append(
                 f"buffers ({self.buffers.size:,} numbers, {costs.human_bytes(self.buffers.nbytes)})"
             )
-        beside = WHY if self.config.dp.local else SENT_BESIDE
+        beside = node_privacy(self.config).sent_beside
         return f"A client sends {', '.join(sent)}, {beside}; raw data never leave a node."
 
     def _codec_of(self, client: int) -> Compressor | None:

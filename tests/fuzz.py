@@ -23,11 +23,10 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-with atheris.instrument_imports(include=["fedapp.wire", "fedapp.compression", "fedapp.hosting"]):
+with atheris.instrument_imports(include=["fedapp.wire", "fedapp.compression"]):
     from fedapp import wire
     from fedapp.compression import PayloadError, make_compressor
     from fedapp.compression.payload import OVERHEAD, seal
-    from fedapp.hosting import Hosting
     from fedapp.refusals import Reason, Refusal
     from fedapp.wire import Invitation, Update, WireError
 
@@ -165,7 +164,7 @@ def hosting(data: bytes) -> None:
     if (content := arrived(data)) is None:
         return
     try:
-        report = Hosting(10)._report_of(answer(content))
+        report = wire.unpack_report(answer(content), 10)
     except WireError as error:
         assert len(str(error)) <= wire.LONGEST_TEXT
         assert str(error).isprintable()

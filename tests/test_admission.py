@@ -137,14 +137,14 @@ def tampered(name: str, factor: Any) -> registry.Algorithm:
     honest: Any = known.client
 
     class Tampered(honest):  # type: ignore[misc]
-        def compressed(self, sent: str, vector: Tensor, feedback: bool = True) -> Tensor:
+        def send(self, sent: str, vector: Tensor, feedback: bool = True) -> Tensor:
             by = factor(self.round, self.client)
             if math.isnan(by):
                 raise RuntimeError("out of luck")
             if by == math.inf:  # as long as it may be
                 vector = vector * (1e17 / float(vector.double().norm()))
                 by = 1.0
-            seen: Tensor = super().compressed(sent, vector * by if by != 1 else vector, feedback)
+            seen: Tensor = super().send(sent, vector * by if by != 1 else vector, feedback)
             return seen
 
     return registry.Algorithm(name, "", known.strategy, Tampered, known.stateful, known.compressor)

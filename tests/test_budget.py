@@ -18,13 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedapp import budget, client_app, wire
-from fedapp.accounting import epsilon, gaussian_epsilon
-from fedapp.budget import LEDGER, Limits, NodeLedger
+from fedapp import client_app, wire
 from fedapp.client import Client
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.privacy import budget
+from fedapp.privacy.accounting import epsilon, gaussian_epsilon
+from fedapp.privacy.budget import LEDGER, Limits, NodeLedger
 from fedapp.problems import make_problem
 from fedapp.registry import ALGORITHMS, make_strategy
 from fedapp.wire import Invitation
@@ -172,7 +173,7 @@ def test_clients_of_other_nodes_are_not_charged(tmp_path: Path) -> None:
 
 def test_what_leaves_is_on_the_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
-    fsync, fit = os.fsync, Client.fit
+    fsync, train = os.fsync, Client.train
 
     def listen(descriptor: int) -> None:
         synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
@@ -182,10 +183,10 @@ def test_what_leaves_is_on_the_disk_before(tmp_path: Path, monkeypatch: pytest.M
         assert counted(tmp_path)["0"] == 1
         file, directory = map(Path, synced)
         assert (file.name, directory) == ("privacy-ledger.json", tmp_path)
-        return fit(self, *args)
+        return train(self, *args)
 
     monkeypatch.setattr(os, "fsync", listen)
-    monkeypatch.setattr(Client, "fit", look)
+    monkeypatch.setattr(Client, "train", look)
     assert not isinstance(Hostile(state_dir=str(tmp_path)).update(), str)
 
 
@@ -315,7 +316,7 @@ def test_an_exceptions_text_stays_on_the_node(
     def fail(self: Any, *args: Any) -> Any:
         raise ValueError("sample 17 is a secret")
 
-    monkeypatch.setattr(Client, "fit", fail)
+    monkeypatch.setattr(Client, "train", fail)
     server = Hostile()
     assert server.update() == "it failed: see its node's log"
     assert "secret" in caplog.text
@@ -377,7 +378,7 @@ def test_a_full_disk_lets_nothing_out(tmp_path: Path, monkeypatch: pytest.Monkey
 CHARGE = """
 import sys
 from pathlib import Path
-from fedapp.budget import Limits, NodeLedger
+from fedapp.privacy.budget import Limits, NodeLedger
 ledger = NodeLedger(Path(sys.argv[1]))
 print("ready", flush=True)
 for line in sys.stdin:

@@ -16,6 +16,7 @@ from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting
 from fedapp.strategy import MOST_TOLD_OF_NODE
+from fedapp.waiting import wait_for_all
 from tests.conftest import kebab, read_rounds
 from tests.support.datasets import write_shards
 from tests.support.deaths import in_round, killed
@@ -79,7 +80,7 @@ def test_two_nodes_with_the_same_clients_end_the_run_before_it_begins(tmp_path: 
     assert "node-partitions" in str(e.value)
     hosting = Hosting(6)
     with pytest.raises(RunError, match="Nodes 2 and 4"):
-        hosting.wait_for_all(grid, 0.1)
+        wait_for_all(hosting, grid, 0.1)
     assert [bool(row.problem) for row in hosting.rows()] == [False, True, False, True]
     assert not [kind for kind, _ in grid.served if kind == "train"]
 
@@ -93,7 +94,7 @@ def test_neither_a_short_nor_a_long_claim_takes_a_client_from_its_node(
         Hosting(6).update(Claims(one=honest[0], two=honest[1], three={"clients": claim}))
     grid = Claims(one=honest[0], two=honest[1], three={"clients": [5]})
     hosting = Hosting(6)
-    hosting.wait_for_all(grid, 0.1)
+    wait_for_all(hosting, grid, 0.1)
     grid.claims[4] = {"clients": claim}
     grid._contexts[4] = grid._contexts[1]
     for _ in range(3):
@@ -126,7 +127,7 @@ def test_a_late_claim_is_refused_in_the_node_s_own_log_until_the_other_has_left(
 def test_a_node_that_is_back_comes_before_one_that_is_new() -> None:
     _, grid = grid_of(place(0), place(1), place(2))
     hosting = Hosting(6)
-    hosting.wait_for_all(grid, 0.1)
+    wait_for_all(hosting, grid, 0.1)
     away = grid._contexts.pop(3)
     del grid._contexts[2]
     hosting.update(grid)
@@ -268,7 +269,7 @@ def test_with_privacy_a_node_does_not_say_how_many_samples_it_has(
 
     facts = wire.facts_head(make_problem(config).facts)
     hosting = Hosting(6)
-    hosting.wait_for_all(grid, 0.1, 1, "yes", {"shared-data": True, **facts})
+    wait_for_all(hosting, grid, 0.1, 1, "yes", {"shared-data": True, **facts})
     assert [(r.samples, r.problem) for r in hosting.rows()] == [(None, "")] * 3
     assert hosting.has_own_data()
 

@@ -24,12 +24,13 @@ from safetensors.numpy import load_file
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fedapp import accounting, client_app, registry
-from fedapp.accounting import epsilon
+from fedapp import client_app, registry
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.privacy import Privacy, clipped, clipped_mean, private_update, system_normals
+from fedapp.privacy import CountedPrivacy, ServerNoise, accounting, server_privacy
+from fedapp.privacy.accounting import epsilon
+from fedapp.privacy.noise import clipped, clipped_mean, private_update, system_normals
 from fedapp.problems import make_problem
 from fedapp.randomness import generator
 from fedapp.registry import ALGORITHMS, Algorithm, find_compressor, make_strategy
@@ -63,6 +64,12 @@ def strategy_of(**keys: Value) -> Any:
 
 def sent(*vectors: NDArray[Any]) -> list[Update]:
     return [Update(c, {"u": vector}, 1, 1, 0.0) for c, vector in enumerate(vectors)]
+
+
+def counted(config: RunConfig) -> CountedPrivacy:
+    privacy = server_privacy(config)
+    assert isinstance(privacy, CountedPrivacy)
+    return privacy
 
 
 @pytest.fixture
@@ -176,13 +183,13 @@ def test_every_mean_is_released_once_with_its_noise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     means: list[NDArray[Any]] = []
-    original = Privacy.mean
+    original = ServerNoise.mean
 
     def listen(self: Any, vectors: Any, tag: int) -> Any:
         means.append(original(self, vectors, tag))
         return means[-1]
 
-    monkeypatch.setattr(Privacy, "mean", listen)
+    monkeypatch.setattr(ServerNoise, "mean", listen)
     own: dict[str, Value] = {"dataset": "digits", "model": "mlp-30", "compressor": "none"}
     own |= {"algorithm": name, "lr": 1e-6, "dp__where": where, "num_rounds": 2, "partition": "iid"}
     if name == "qsgd":
@@ -367,7 +374,7 @@ def test_without_the_accountant_one_sentence_says_what_to_install(
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[privacy\]'"):
         strategy_of()
     strategy_of(dp__noise_multiplier=0.0)
-    assert strategy_of(dp__where="client").privacy.spent(3) > 0  # in closed form
+    assert counted(strategy_of(dp__where="client").config).spent(3) > 0  # in closed form
 
 
 def test_what_weakens_the_protection_is_told(
@@ -376,7 +383,7 @@ def test_what_weakens_the_protection_is_told(
     quiet = KEYS | {"dp__noise_from": "system"}
     run_inline(**quiet)
     assert not [m for m in caplog.messages if "dp." in m]
-    whole = Privacy(config_of()).spent(3)
+    whole = counted(config_of()).spent(3)
     assert f"after 3 rounds epsilon = {whole:.4g} will have been spent" in capsys.readouterr().out
     for keys, said in (
         ({"dp__noise_from": "seed"}, "take the noise off again"),
@@ -408,7 +415,7 @@ def exact_epsilon(deviation: float, distance: float, delta: float) -> float:
 @pytest.mark.parametrize("releases", [1, 10, 100])
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_epsilon_of_all_clients_is_the_gaussians(z: float, releases: int, where: str) -> None:
-    spent = Privacy(
+    spent = counted(
         config_of(clients_per_round=8, dp__noise_multiplier=z, dp__where=where)
     ).spent(releases)  # fmt: skip
     # k releases with deviation z clip, of what moves by 2 clip, are one of sqrt(k) times the distance.
@@ -428,7 +435,7 @@ def test_epsilon_of_a_sample_is_no_less_than_an_attack_achieves(
 ) -> None:
     """All others send 0; whether one of them sends clip or -clip is told apart by the sum's density."""
     config = config_of(num_clients=population, clients_per_round=sample, dp__noise_multiplier=z)
-    spent = Privacy(config).spent(1)
+    spent = counted(config).spent(1)
     q, grid = sample / population, np.linspace(-1 - 9 * z, 1 + 9 * z, 200_001)
 
     def density(sign: int) -> NDArray[Any]:
@@ -437,7 +444,7 @@ def test_epsilon_of_a_sample_is_no_less_than_an_attack_achieves(
     over = np.maximum(density(1) - math.exp(spent) * density(-1), 0)
     assert over.sum() * (grid[1] - grid[0]) <= 1e-5
     for releases in (1, 10):
-        assert Privacy(config).spent(releases) < epsilon(z / 2, 1e-5, releases)
+        assert counted(config).spent(releases) < epsilon(z / 2, 1e-5, releases)
 
 
 def losses_of_an_attack(
@@ -558,11 +565,11 @@ def failing_once(round_: int, failed: list[int]) -> Algorithm:
     fedavg = ALGORITHMS["fedavg"]
 
     class Once(fedavg.client):  # type: ignore[misc, name-defined]
-        def fit(self, parameters: Any, config: Any) -> Any:
-            if config["round"] == round_ and not failed:
+        def train(self, received: Any, buffers: Any) -> Any:
+            if self.round == round_ and not failed:
                 failed.append(self.client)
                 raise ValueError("out of luck")
-            return super().fit(parameters, config)
+            return super().train(received, buffers)
 
     return replace(fedavg, client=Once)
 
@@ -589,10 +596,10 @@ def test_nobody_is_drawn_in_place_of_a_client_that_fails(
     fedavg = ALGORITHMS["fedavg"]
 
     class Ill(fedavg.client):  # type: ignore[misc, name-defined]
-        def fit(self, parameters: Any, config: Any) -> Any:
+        def train(self, received: Any, buffers: Any) -> Any:
             if self.client >= 1:
                 raise ValueError("out of luck")
-            return super().fit(parameters, config)
+            return super().train(received, buffers)
 
     monkeypatch.setitem(registry.ALGORITHMS, "fedavg", replace(fedavg, client=Ill))
     directory = run_inline(**KEYS | {"clients_per_round": 2, "num_rounds": 40})

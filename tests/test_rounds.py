@@ -1,6 +1,7 @@
 """The round loop: faults, retries, early stop, and what a run leaves."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedapp.errors import ConfigError, RunError
 from fedapp.figures import COLUMNS
 from fedapp.hosting import Hosting
 from fedapp.problems import make_problem
+from fedapp.waiting import wait_for_all, wait_for_clients
 from tests.conftest import RunInline, kebab, read_rounds
 
 KEYS: dict[str, Value] = {
@@ -33,11 +35,11 @@ def misbehave(how: str) -> type[Client]:
     """Return FedAvg's client, of which client 3 misbehaves."""
 
     class Misbehaving(registry.ALGORITHMS["fedavg"].client):  # type: ignore[misc]
-        def fit(self, parameters: Any, config: Any) -> Any:
-            arrays, examples, metrics = super().fit(parameters, config)
+        def train(self, received: Any, buffers: Any) -> Any:
+            update = super().train(received, buffers)
             if self.client != BAD:
-                return arrays, examples, metrics
-            u, buffers = arrays
+                return update
+            u = update["u"]
             match how:
                 case "raise":
                     raise ValueError("out of luck")
@@ -50,16 +52,16 @@ def misbehave(how: str) -> type[Client]:
                 case "dtype":
                     u = u.astype(np.float64)
                 case "missing":
-                    return [buffers], examples, metrics
+                    return replace(update, arrays={"buffers": update["buffers"]})
                 case "no examples":
-                    examples = 0
+                    return replace(update, num_examples=0)
                 case "objects":
                     u = u.astype(object)
                 case "numpy scalars":  # odd, but sound: cast on the way
-                    examples = np.int64(-1)
+                    return replace(update, num_examples=np.int64(-1))
                 case "no loss":
-                    metrics = metrics | {"train-loss": None}
-            return [u, buffers], examples, metrics
+                    return replace(update, train_loss=None)
+            return replace(update, arrays=update.arrays | {"u": u})
 
     return Misbehaving
 
@@ -75,7 +77,7 @@ class WithoutBad(registry.ALGORITHMS["fedavg"].strategy):  # type: ignore[misc]
     ("how", "said"),
     [
         ("raise", "ValueError: out of luck"), ("nan", "not finite"), ("shape", "shape (29,) instead of (30,)"),
-        ("matrix", "shape (2, 15)"), ("dtype", "float64 instead of float32"), ("missing", "ValueError"),
+        ("matrix", "shape (2, 15)"), ("dtype", "float64 instead of float32"), ("missing", "instead of ['buffers', 'u']"),
         ("no examples", "how many examples"), ("objects", "Error"), ("no loss", "TypeError"),
         ("numpy scalars", "how many examples"),
     ],
@@ -116,10 +118,10 @@ class Flaky(registry.ALGORITHMS["fedavg"].client):  # type: ignore[misc]
 
     failing: frozenset[tuple[int, int]] = frozenset()
 
-    def fit(self, parameters: Any, config: Any) -> Any:
-        if (config["round"], self.client) in self.failing:
+    def train(self, received: Any, buffers: Any) -> Any:
+        if (self.round, self.client) in self.failing:
             raise RuntimeError("flaky")
-        return super().fit(parameters, config)
+        return super().train(received, buffers)
 
 
 class Deaf(InlineGrid):
@@ -285,7 +287,7 @@ def test_nodes_are_asked_once_and_strange_answers_are_left_out(
     monkeypatch.setattr(InlineGrid, "_serve", watch)
     grid._contexts[2].node_config = {}
     hosting = Hosting(6)
-    hosting.wait_for_all(grid, limit=0.1)
+    wait_for_all(hosting, grid, limit=0.1)
     hosting.update(grid)
     assert len(asked) == 3
     assert sorted(hosting.node_of) == [0, 2, 3, 5]
@@ -312,9 +314,9 @@ def test_nodes_are_asked_once_and_strange_answers_are_left_out(
     assert sorted(hosting.node_of) == [0, 2, 3, 5]
     nobody = InlineGrid(client_app.app, config.flat(), nodes=0)
     with pytest.raises(RunError, match=r"host 0 clients, 1 are needed.*node-timeout = 0.1"):
-        Hosting(6).wait_for_all(nobody, limit=0.1)
+        wait_for_all(Hosting(6), nobody, limit=0.1)
     with pytest.raises(RunError, match=r"host 0 clients, 1 are needed.*node-timeout = 0.1"):
-        Hosting(6).wait(nobody, needed=1, limit=0.1)
+        wait_for_clients(Hosting(6), nobody, needed=1, limit=0.1)
 
 
 def test_the_client_app_trains_only_clients_that_it_hosts() -> None:

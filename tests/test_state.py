@@ -117,11 +117,11 @@ def test_a_state_dir_gives_the_same_run(run_inline: RunInline, tmp_path: Path) -
 class Forgetful(registry.ALGORITHMS["mifam"].client):  # type: ignore[misc]
     """Sends an update that the server must refuse, in some rounds; its state has moved on by then."""
 
-    def fit(self, parameters, config):  # type: ignore[no-untyped-def]
-        arrays, examples, metrics = super().fit(parameters, config)
-        if config["round"] in (4, 7) and self.client % 2:
-            arrays = [np.full_like(arrays[0], np.nan), *arrays[1:]]
-        return arrays, examples, metrics
+    def train(self, received, buffers):  # type: ignore[no-untyped-def]
+        update = super().train(received, buffers)
+        if self.round in (4, 7) and self.client % 2:
+            update.arrays["d"] = np.full_like(update["d"], np.nan)
+        return update
 
 
 def test_a_refused_update_is_undone_at_the_client(

@@ -15,7 +15,7 @@ A node answers with:
   reasons     config record: client -> the name of that Reason, if it is another than FAILED (absent if there is none)
 
 A compressed vector travels as an array of bytes. The server checks what a node sends against what it expects before
-it decodes it.
+it decodes it. The question which clients a node hosts is laid out in `report.py`.
 """
 
 from fedapp.wire.arrays import (
@@ -42,6 +42,16 @@ from fedapp.wire.invitation import (
     unpack_invitation,
 )
 from fedapp.wire.reply import Reply, Update, add_refusals, add_update, merge, unpack_reply
+from fedapp.wire.report import (
+    Report,
+    check_of,
+    pack_query,
+    pack_rejection,
+    pack_report,
+    pack_report_error,
+    rejection_of,
+    unpack_report,
+)
 
 __all__ = [
     "LONGEST_TEXT",
@@ -49,6 +59,7 @@ __all__ = [
     "Compressed",
     "Invitation",
     "Reply",
+    "Report",
     "Shape",
     "Spec",
     "Update",
@@ -56,6 +67,7 @@ __all__ = [
     "add_refusals",
     "add_update",
     "arrays_of",
+    "check_of",
     "checked_arrays",
     "decode",
     "decompress",
@@ -68,11 +80,17 @@ __all__ = [
     "merge",
     "nbytes",
     "pack_invitation",
+    "pack_query",
+    "pack_rejection",
+    "pack_report",
+    "pack_report_error",
     "part_of",
     "per_client_nbytes",
     "printable",
     "record_of",
+    "rejection_of",
     "take_shared",
     "unpack_invitation",
     "unpack_reply",
+    "unpack_report",
 ]

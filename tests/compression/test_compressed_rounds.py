@@ -1,5 +1,6 @@
 """Compression through the real ServerApp and ClientApp: bytes, costs, and payloads that are wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +135,9 @@ class Damaging(FedAvgClient):
 
     damage = ""
 
-    def fit(self, parameters: Any, config: Any) -> Any:
-        (payload, buffers), examples, metrics = super().fit(parameters, config)
+    def train(self, received: Any, buffers: Any) -> Any:
+        update = super().train(received, buffers)
+        payload = update["u"]
         if self.client == 2:
             match self.damage:
                 case "flip":
@@ -161,7 +163,7 @@ class Damaging(FedAvgClient):
                         make_compressor("qsgd").encode(np.ones(201), np.random.default_rng(0)),
                         np.uint8,
                     )
-        return [payload, buffers], examples, metrics
+        return replace(update, arrays=update.arrays | {"u": payload})
 
 
 @pytest.mark.parametrize(

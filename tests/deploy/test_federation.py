@@ -51,10 +51,10 @@ def inline_with_failures(
     from fedapp.registry import ALGORITHMS
 
     class Flaky(FedCOMGATEClient):
-        def fit(self, parameters: Any, config: Any) -> Any:
-            if (config["round"], self.client) in failing:
+        def train(self, received: Any, buffers: Any) -> Any:
+            if (self.round, self.client) in failing:
                 raise RuntimeError("away")
-            return super().fit(parameters, config)
+            return super().train(received, buffers)
 
     sound = ALGORITHMS["fedcomgate"]
     with pytest.MonkeyPatch.context() as patch:

@@ -162,7 +162,6 @@ def test_a_gradient_aside_leaves_statistics_and_losses_alone() -> None:
     )
     objective = make_problem(config).objective(0)
     client = GradMAClient(objective, config, 0, {})
-    client.round, client.lr = 1, 0.1
     x = torch.tensor(make_problem(config).initial()[0])
     (batch,) = client.batches(steps=1)
     before = objective.buffers.clone()

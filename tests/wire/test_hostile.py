@@ -598,7 +598,7 @@ def test_claims_are_whole_numbers_in_range_each_once(claim: list[Any], clients: 
     hosting = Hosting(6)
     hosting.update(Claims(node={"clients": claim}))
     assert hosting.clients == sorted(clients)
-    assert hosting._met == {1: clients}
+    assert [row.clients for row in hosting.rows()] == [clients]
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ from filelock import FileLock, Timeout
 from flwr.app import ConfigRecord, Context, RecordDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedapp.accounting import gaussian_epsilon
 from fedapp.config import RunConfig, Value
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory, write_text
+from fedapp.privacy.accounting import gaussian_epsilon
 
 log = logging.getLogger("flwr")
 LEDGER = "privacy-ledger.json"

@@ -1,0 +1,106 @@
+"""Privacy on a node: what leaves it beside the updates, and what noise the updates carry."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from flwr.app import Context
+from torch import Tensor
+
+from fedapp.compression import NotFiniteError
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
+from fedapp.privacy import budget
+from fedapp.privacy.noise import private_update
+from fedapp.problems.problem import Problem
+from fedapp.refusals import Reason, Refusal
+from fedapp.state import NO_DIGEST
+from fedapp.wire import Update
+
+if TYPE_CHECKING:  # the registry imports the strategies, and those import this package
+    from fedapp.registry import Algorithm
+
+WHY = "and, if it fails, why"
+
+
+class NodePrivacy:
+    """A node's side of a run without differential privacy: nothing is hidden."""
+
+    shows_samples = True  # tells the server how many samples its clients have
+    sent_beside = f"how many examples and steps it used, its training loss {WHY}"  # an update
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+
+    def demand(self, algorithm: "Algorithm", problem: Problem) -> None:
+        """Raise ConfigError if something would leave the node without the noise that the config asks for."""
+
+    def charge(self, context: Context, clients: Sequence[int]) -> dict[int, str]:
+        """Count one release of each client; return those that must not answer, with the reason."""
+        return {}
+
+    def privatized(self, vector: Tensor, round_: int, client: int) -> Tensor:
+        """Return what a client sends in place of a vector."""
+        return vector
+
+    def shown(self, update: Update) -> Update:
+        """Return an update as it may leave the node."""
+        return update
+
+    def refusal(self, client: int, error: Exception) -> Refusal:
+        """Return what the server is told of an error in a client's training."""
+        reason = Reason.NOT_FINITE if isinstance(error, NotFiniteError) else Reason.FAILED
+        return Refusal(client, reason, f"{type(error).__name__}: {error}")
+
+
+class HiddenSamples(NodePrivacy):
+    """A node's side of noise on the server: how much data clients have is private, too."""
+
+    shows_samples = False
+
+
+class LocalNoise(HiddenSamples):
+    """A node's side of noise on each client's update: all that has no noise is hidden."""
+
+    sent_beside = WHY
+
+    def demand(self, algorithm: "Algorithm", problem: Problem) -> None:
+        """Refuse what would leave without noise, or more often than is counted; a dishonest server would not."""
+        if not algorithm.strategy.rule_is_a_mean or len(algorithm.client.sends) != 1:
+            raise ConfigError(
+                f"{algorithm.name}'s clients send more than one update with noise: choose an algorithm whose rule is a "
+                "mean, or set dp.clip = 0."
+            )
+        if problem.initial()[1].size:
+            raise ConfigError(
+                'BatchNorm\'s statistics would be sent without noise: set norm = "group", or dp.clip = 0.'
+            )
+
+    def charge(self, context: Context, clients: Sequence[int]) -> dict[int, str]:
+        """Count releases in the node's ledger and in the run's."""
+        return budget.charge(context, self.config, clients)
+
+    def privatized(self, vector: Tensor, round_: int, client: int) -> Tensor:
+        """Clip a vector and add noise."""
+        numbers = vector.detach().cpu().numpy()
+        private = private_update(numbers, self.config, round_, client)
+        return torch.from_numpy(private).to(vector)
+
+    def shown(self, update: Update) -> Update:
+        """Hide how much data a client has, how well it fits them, and the digest of what it has learned."""
+        examples = self.config.batch_size or 1
+        return replace(
+            update, num_examples=examples, steps=0, train_loss=0.0, state_digest=NO_DIGEST
+        )
+
+    def refusal(self, client: int, error: Exception) -> Refusal:
+        """Hide what an exception says: it may be about the data, and has no noise."""
+        return Refusal(client, Reason.FAILED, "it failed: see its node's log")
+
+
+def node_privacy(config: RunConfig) -> NodePrivacy:
+    """Return a node's side of the privacy that a config asks for."""
+    if not config.dp.clip:
+        return NodePrivacy(config)
+    return LocalNoise(config) if config.dp.local else HiddenSamples(config)

@@ -1,0 +1,55 @@
+"""The way from a client to the server: noise, what error feedback remembers, compression."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedapp.compression import Compressor
+from fedapp.config import RunConfig
+from fedapp.privacy import NodePrivacy
+from fedapp.randomness import generator
+from fedapp.wire import Arrays
+
+
+class Uplink:
+    """What one client sends in one round."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        round_: int,
+        client: int,
+        state: dict[str, Tensor],  # error feedback keeps here what compression lost
+        compressor: Compressor | None,  # None: vectors are sent as they are
+        privacy: NodePrivacy,
+    ) -> None:
+        self.config, self.round, self.client = config, round_, client
+        self.state, self.compressor, self.privacy = state, compressor, privacy
+        self.arrays: Arrays = {}  # what has been sent, by name: vectors, or payloads as bytes
+
+    def send(self, name: str, vector: Tensor, feedback: bool = True) -> Tensor:
+        """Send a vector as `name`; return it as the server will see it: Q(vector).
+
+        Without `feedback`, error feedback leaves the vector alone: a client that keeps what the server has received,
+        and sends the difference to it, finds in its next difference what was lost.
+        """
+        # Noise comes first, so that everything behind it sees only what is private.
+        vector = self.privacy.privatized(vector, self.round, self.client)
+        if self.compressor is None:
+            self.arrays[name] = vector.detach().cpu().numpy()
+            return vector
+        error, feedback = f"error.{name}", feedback and self.config.error_feedback
+        if feedback and error in self.state:
+            vector = vector + self.state[error]
+        rng = generator(self.config.seed, f"compress {name}", self.round, self.client)
+        payload, seen = self.compressor.transmit(vector.detach().cpu().numpy(), rng)
+        self.arrays[name] = np.frombuffer(payload, np.uint8)
+        sent = torch.from_numpy(seen).to(vector)
+        if feedback:
+            self.state[error] = vector - sent
+        return sent
+
+    def for_tensors(self, sizes: tuple[int, ...]) -> "Uplink":
+        """Return an uplink for vectors that are made of other tensors."""
+        compressor = self.compressor.for_tensors(sizes) if self.compressor else None
+        return Uplink(self.config, self.round, self.client, self.state, compressor, self.privacy)

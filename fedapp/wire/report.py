@@ -1,0 +1,92 @@
+"""The query: which clients a node hosts, and whether it can train them.
+
+To a node:
+  check    config record (absent: only tell the clients): shared-data, whether a node without data of its own is to load
+           the run's; and what nodes with data of their own must know about the images
+  refused  config record, instead of a question: reason, why the node may host nothing
+From a node:
+  hosting  config record: clients, samples, own-data, problem (why it cannot train); or error (why it hosts nothing)
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedapp.wire.arrays import WireError
+from fedapp.wire.checks import error_text, printable
+
+MOST_SAMPLES = 2**53  # that a node may claim to have
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a node answers."""
+
+    clients: list[int]
+    samples: int | None = None  # of all its clients; None: it does not say
+    own_data: bool = False
+    problem: str = ""  # why it cannot train
+
+
+def pack_query(check: dict[str, Any] | None) -> RecordDict:
+    """Write the question; `check` is what nodes need to know to check their data."""
+    return RecordDict({} if check is None else {"check": ConfigRecord(check)})
+
+
+def check_of(content: RecordDict) -> dict[str, Any] | None:
+    """Return what a node needs to know to check its data; None if it is not asked to."""
+    record = content.get("check")
+    return dict(record) if isinstance(record, ConfigRecord) else None
+
+
+def pack_rejection(reason: str) -> RecordDict:
+    """Tell a node that it hosts nothing, and why."""
+    return RecordDict({"refused": ConfigRecord({"reason": reason})})
+
+
+def rejection_of(content: RecordDict) -> str | None:
+    """Return why the server lets a node host nothing; None if it does not say that."""
+    record = content.get("refused")
+    return printable(str(record.get("reason", ""))) if isinstance(record, ConfigRecord) else None
+
+
+def pack_report(report: Report) -> RecordDict:
+    """Write a node's answer."""
+    told: dict[str, Any] = {"clients": report.clients}
+    if report.samples is not None:
+        told["samples"] = report.samples
+    if report.own_data:
+        told["own-data"] = True
+    if report.problem:
+        told["problem"] = report.problem
+    return RecordDict({"hosting": ConfigRecord(told)})
+
+
+def pack_report_error(text: str) -> RecordDict:
+    """Write the answer of a node that hosts nothing."""
+    return RecordDict({"hosting": ConfigRecord({"error": text})})
+
+
+def unpack_report(reply: Message | None, num_clients: int) -> Report:
+    """Read a node's answer; raise WireError if it does not say which clients it hosts.
+
+    None stands for an answer that has not come. Clients that do not exist are left out, and so are repeated ones.
+    """
+    if reply is None:
+        raise WireError("no answer in time")
+    if reply.has_error():
+        raise WireError(error_text(reply))
+    record = reply.content.get("hosting") if reply.has_content() else None
+    told: dict[str, Any] = dict(record) if isinstance(record, ConfigRecord) else {}
+    clients, samples, problem = told.get("clients"), told.get("samples"), told.get("problem", "")
+    if not isinstance(clients, list):
+        error = told.get("error")
+        raise WireError(printable(error if isinstance(error, str) else "it does not say which"))
+    sound = (c for c in clients if type(c) is int and 0 <= c < num_clients)
+    return Report(
+        list(dict.fromkeys(sound)),
+        samples if type(samples) is int and 0 <= samples <= MOST_SAMPLES else None,
+        told.get("own-data") is True,
+        printable(problem if isinstance(problem, str) else "it does not say why"),
+    )
