@@ -19,10 +19,10 @@ from clients.fedcet import FedCETClient
 from clients.fedcomgate import TrackingClient
 from clients.feddyn import FedDynClient
 from fedapp import registry
-from fedapp.cli import PRESETS
 from fedapp.compression import quantizers
 from fedapp.config import RunConfig
 from fedapp.parallel import run_all
+from fedapp.report.commands import PRESETS
 from fedapp.theory import THEOREMS
 from fedapp.theory.check import conclude, plan
 from fedapp.theory.fits import linear_rate, slope
