@@ -148,7 +148,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
 
 def _refuse(swept: list[RunConfig], tally: Tally) -> None:
     """Leave out the runs whose directories hold a run with another config: its results are not this sweep's."""
-    from fedapp.records import different, read_config, results_dir
+    from fedapp.manifest import different, read_config, results_dir
 
     for config in swept:
         directory = results_dir(config) / config.run_name
@@ -168,7 +168,8 @@ def _run_in_turn(
 ) -> None:
     """Run one after the other on one engine."""
     from fedapp import server_app
-    from fedapp.records import was_completed
+    from fedapp.progress import skip_reason
+    from fedapp.run_directory import set_partial_aside
 
     spent, ended = 0.0, 0
     with _engine(arguments) as make_grid:
@@ -179,10 +180,12 @@ def _run_in_turn(
                 print(f"\nRun {number} of {len(runs)}{when}")
             started = time.monotonic()
             try:
-                if plan.name and was_completed(config):
-                    print(f"{config.run_name} is complete already: skipped")
+                if plan.name and (reason := skip_reason(config)):
+                    print(f"{config.run_name} {reason}: skipped")
                     tally.skipped.append(config.run_name)
                     continue
+                if plan.name:
+                    set_partial_aside(config)
                 server_app.run(make_grid(config), config)
             except (ConfigError, RunError) as error:  # the other runs go on
                 print(one_line(str(error)), file=sys.stderr)
@@ -199,7 +202,7 @@ def _duration(seconds: float) -> str:
 def _run_side_by_side(runs: list[RunConfig], workers: int, tally: Tally) -> None:
     """Run several runs of a sweep at once, each in a process of its own."""
     from fedapp.parallel import run_all
-    from fedapp.records import last_record
+    from fedapp.progress import last_record
 
     tally.skipped += [config.run_name for config in runs if _ended_before(config)]
     started = time.monotonic()
@@ -220,7 +223,7 @@ def _run_side_by_side(runs: list[RunConfig], workers: int, tally: Tally) -> None
 
 def _ended_before(config: RunConfig) -> bool:
     """Tell whether a sweep skips a run: its model is there and all its rounds are, or it diverged."""
-    from fedapp.records import results_dir
+    from fedapp.manifest import results_dir
     from fedapp.report.runs import read_run
     from fedapp.report.status import State
 
@@ -252,7 +255,7 @@ def _show_outcome(runs: list[RunConfig], best_by: str, per: list[str], tally: Ta
     """Print the results of a sweep: a table of its runs, and which of them are not complete."""
     from rich.console import Console
 
-    from fedapp.records import results_dir
+    from fedapp.manifest import results_dir
     from fedapp.report.runs import Run, best_per, load_runs
     from fedapp.report.table import closing_table
 

@@ -37,7 +37,7 @@ from fedapp.errors import RunError
 from fedapp.files import write_text
 from fedapp.parallel import silence
 from fedapp.randomness import generator
-from fedapp.records import read_rounds
+from fedapp.rounds_file import read_rounds
 
 CLIENTS, HOSTILE = 20, 4
 KEYS: dict[str, Value] = {

@@ -23,8 +23,8 @@ from fedapp import client_app, server_app
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
-from fedapp.records import read_rounds
 from fedapp.registry import ALGORITHMS, keeps_state
+from fedapp.rounds_file import read_rounds
 
 KEYS: dict[str, Value] = {
     "dataset": "quadratic",

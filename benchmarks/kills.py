@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedapp.records import read_rounds
+from fedapp.rounds_file import read_rounds
 
 ROOT = Path(__file__).parents[1]
 ALGORITHMS = ("scaffold", "fedcomgate", "gradma")

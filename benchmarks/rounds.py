@@ -26,9 +26,8 @@ from benchmarks.bare import BareTraining
 from benchmarks.superlink import FlwrRun, own_superlink
 from benchmarks.workloads import BATCH, CIFAR, LR, MNIST, SAMPLES, STEPS, WORKLOADS, Workload
 from fedapp.config import RunConfig, Value, parse_run_config
-from fedapp.data.cache import _write as write_data_set
-from fedapp.data.cache import cache_dir
-from fedapp.data.sources import Split
+from fedapp.data.cache import cache_dir, write_splits
+from fedapp.data.samples import Split
 from fedapp.engine.ray import RayGrid, RayWorkers
 from fedapp.problems import make_problem
 from fedapp.registry import make_strategy
@@ -65,7 +64,7 @@ def write_random_data(workload: Workload) -> None:
         images = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
         return Split(images, rng.integers(0, 10, count))
 
-    write_data_set(directory, split(min(workload.num_clients, 1000) * SAMPLES), split(1000))
+    write_splits(directory, split(min(workload.num_clients, 1000) * SAMPLES), split(1000))
 
 
 def config_of(workload: Workload, rounds: int, results: Path) -> RunConfig:

@@ -39,8 +39,8 @@ from fedapp.engine import InlineGrid
 from fedapp.engine.local import CLIENT_APP_FAILED
 from fedapp.parallel import silence
 from fedapp.randomness import generator
-from fedapp.records import read_rounds
 from fedapp.registry import ALGORITHMS
+from fedapp.rounds_file import read_rounds
 from fedapp.strategy import FederatedStrategy
 
 if TYPE_CHECKING:

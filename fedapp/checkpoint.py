@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ from fedapp.files import (
     remove_leftovers,
     save_arrays,
 )
+from fedapp.observers import Observer
+from fedapp.rounds_file import Record
 from fedapp.state import DirectoryStore, StateError
 from fedapp.strategy import FederatedStrategy, accepted_states
 from fedapp.wire import Arrays
@@ -210,6 +212,25 @@ class Checkpoints:
                 raise DamagedFileError(
                     f"{path.name} needs the state of client {client}, and {error}"
                 ) from None
+
+
+class CheckpointWriter(Observer):
+    """Writes a checkpoint every few rounds; `rounds_text` gives the rounds so far, and syncs them."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        strategy: FederatedStrategy,
+        every: int,
+        rounds_text: Callable[[], str],
+    ) -> None:
+        self._checkpoints, self._strategy = checkpoints, strategy
+        self._every, self._rounds_text = every, rounds_text
+
+    def on_round(self, record: Record) -> None:
+        """Write a checkpoint if one is due."""
+        if record["round"] % self._every == 0:
+            self._checkpoints.write(record["round"], self._strategy, self._rounds_text())
 
 
 def _text(rounds: NDArray[Any]) -> str:

@@ -13,6 +13,7 @@ from fedapp.commandline import absolute_paths, read_overrides
 from fedapp.config import RunConfig, parse_run_config
 from fedapp.errors import ConfigError
 from fedapp.names import one_line
+from fedapp.problems import kind_of
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -55,8 +56,9 @@ def partition(
 
     _check_picture(output)
     run = _config(presets, config)
-    if run.dataset == "quadratic":
-        raise ConfigError("The quadratic problem has no classes: choose an image data set.")
+    kind = kind_of(run)
+    if not kind.has_classes:
+        raise ConfigError(f"The {kind.name} problem has no classes: choose an image data set.")
     data = load_images(run.dataset, run.data_dir)
     held = load_partition(data, run)
     counts = held.class_counts(data.train_labels, data.num_classes)
@@ -94,7 +96,8 @@ def similarity(
     if run.num_clients < 2:
         raise ConfigError("Similarity is between clients: set num-clients to 2 or more.")
     cosines = cosine_similarities(make_problem(run), range(run.num_clients))
-    title = "quadratic" if run.dataset == "quadratic" else _division(run)
+    kind = kind_of(run)
+    title = _division(run) if kind.has_classes else kind.name
     draw_similarities(cosines, title, output)
     pairs = cosines[~np.eye(len(cosines), dtype=bool)]
     typer.echo(
@@ -108,11 +111,10 @@ def blocks(presets: Presets = None, config: Assignments = None) -> None:
     """Show how FedBCGD divides the config's model into blocks, and what each group uploads."""
     from rich.console import Console
 
-    from fedapp.plan import Outline
     from fedapp.report.blocks import blocks_table
 
     run = _config(presets, config)
-    Console().print(blocks_table(Outline(run).layout, run.fedbcgd.blocks))
+    Console().print(blocks_table(kind_of(run).outline(run).layout, run.fedbcgd.blocks))
 
 
 Runs = Annotated[
@@ -273,7 +275,7 @@ def theory(
     ] = PRESETS,
 ) -> None:
     """Check the papers' theorems: run them, fit the rates, and say which hold; without a NAME, all of them."""
-    from fedapp.report.theory import check_theorems
+    from fedapp.theory.check import check_theorems
 
     directory = (
         out or Path.home() / "fedapp-results" / time.strftime("theory-%Y%m%d-%H%M%S")

@@ -1,8 +1,8 @@
 """What a run shows: a header, a line for each round, a summary; on a terminal, a progress bar."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -11,30 +11,30 @@ from rich.table import Table
 from fedapp.attendance import Attendance
 from fedapp.config import RunConfig
 from fedapp.costs import human_bytes
+from fedapp.figures import FIGURES, Figure
 from fedapp.hosting import Hosting
-from fedapp.records import RunDirectory
+from fedapp.observers import Observer
+from fedapp.problems import kind_of
+from fedapp.rounds_file import Record
 
-BEST: dict[str, Callable[[float, float], float]] = {
-    "test_accuracy": max,
-    "gap": min,
-    "distance": min,
-}
 MOST_NODES = 50  # that are shown one by one
 MOST_CLIENTS = 5  # of a node
 
 
-class RunConsole:
-    """Show one run as it goes; use as a context manager."""
+class RunConsole(Observer):
+    """Shows one run as it goes."""
 
     def __init__(
         self,
         config: RunConfig,
-        directory: RunDirectory,
+        directory: Path,
         num_parameters: int,
         notes: Sequence[str] = (),
+        attendance: Attendance | None = None,
     ) -> None:
         self.config, self.directory, self.num_parameters = config, directory, num_parameters
-        self.notes = notes
+        self.notes, self.attendance = notes, attendance
+        self.hosting: Hosting | None = None
         self.console = Console(highlight=False, markup=False, soft_wrap=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -46,51 +46,50 @@ class RunConsole:
             transient=True,
             disable=not self.console.is_terminal,
         )
+        self.task = self.progress.add_task(config.algorithm, total=config.num_rounds, latest="")
         self.rounds = 0
         self.best: dict[str, tuple[float, float]] = {}  # figure -> its best, and its last
         self.totals = dict.fromkeys(("uplink_bytes", "downlink_bytes", "failures"), 0)
         self.started = time.perf_counter()
 
-    def __enter__(self) -> "RunConsole":
+    def show_header(self) -> None:
         """Say which run this is and where its results go."""
         c = self.config
-        what = "" if c.dataset == "quadratic" else f", model {c.model}"
+        what = f", model {c.model}" if kind_of(c).uses_model else ""
         self.console.print(
-            f"Run {self.directory.path.name}: {c.algorithm} on {c.dataset}{what} "
+            f"Run {self.directory.name}: {c.algorithm} on {c.dataset}{what} "
             f"({self.num_parameters:,} parameters), {c.num_clients} clients, "
             f"{c.clients_per_round} a round, {c.num_rounds} rounds, seed {c.seed}"
         )
-        for text in (*self.notes, f"Results: {self.directory.path}"):
+        for text in (*self.notes, f"Results: {self.directory}"):
             self.console.print(text)
+
+    def show_complete(self) -> None:
+        """Say that there is nothing left to run."""
+        self.show_header()
+        self.console.print("This run is complete already.")
+
+    def on_start(self) -> None:
+        """Show the header, and a progress bar on a terminal."""
+        self.show_header()
         self.progress.start()
-        self.task = self.progress.add_task(c.algorithm, total=c.num_rounds, latest="")
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """Leave the terminal as it was."""
-        self.progress.stop()
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self.console.print(text)
-
-    def round(self, record: dict[str, Any]) -> None:
+    def on_round(self, record: Record) -> None:
         """Show a round in one line."""
         self._count(record)
         figures = _figures(record)
         self.console.print(
             f"round {record['round']:>{len(str(self.config.num_rounds))}}/{self.config.num_rounds}"
-            f"  {figures}"
-            + ("" if (loss := record.get("train_loss")) is None else f"  train loss {loss:.4g}")
-            + f"  clients {record['clients']}"
+            f"  {'  '.join(figures)}  clients {record['clients']}"
             + (f" ({record['failures']} failed)" if record["failures"] else "")
             + f"  up {human_bytes(record['uplink_bytes'])}"
             f"  down {human_bytes(record['downlink_bytes'])}  {record['wall_seconds']:.2f} s"
         )
-        self.progress.update(self.task, completed=record["round"], latest=figures)
+        self.progress.update(self.task, completed=record["round"], latest="  ".join(figures[:2]))
 
-    def nodes(self, hosting: Hosting, deployed: bool) -> None:
-        """Show the nodes before the first round: a table of a federation, a line of a simulation that lacks some."""
+    def on_nodes(self, hosting: Hosting, deployed: bool) -> None:
+        """Show the nodes of a federation in a table, and of a simulation only that some are missing."""
+        self.hosting = hosting
         rows = hosting.rows()
         summary = f"{len(hosting.clients)} of {hosting.num_clients} clients have a node"
         if not rows or not (deployed or hosting.has_own_data()):
@@ -111,37 +110,39 @@ class RunConsole:
             )
         self.console.print(summary)
 
-    def _count(self, record: dict[str, Any]) -> None:
+    def _count(self, record: Record) -> None:
         """Add a round to the summary; rounds themselves are not kept, for there may be very many."""
         self.rounds += 1
         for name in self.totals:
             self.totals[name] += record[name]
-        for name, better in BEST.items():
-            if (value := record.get(name)) is not None:
-                best = better(self.best[name][0], value) if name in self.best else value
-                self.best[name] = (best, value)
+        for figure in _shown():
+            if figure.source == "evaluation" and (value := record.get(figure.name)) is not None:
+                best, _ = self.best.get(figure.name, (value, value))
+                self.best[figure.name] = (figure.best((best, value)), value)
 
-    def summary(self, attendance: Attendance | None = None, hosted: Collection[int] = ()) -> None:
-        """Close with the run's results, and with who took part; `hosted` are the clients that have a node now."""
-        if not self.rounds:
-            return
+    def on_end(self, error: BaseException | None) -> None:
+        """Leave the terminal as it was, with the results of the run and who took part."""
+        self.progress.stop()
+        if self.rounds:
+            self._show_summary()
+
+    def _show_summary(self) -> None:
         table = Table(show_header=False, box=None, pad_edge=False)
         table.add_row("rounds", str(self.rounds))
-        for name in BEST:
-            if name in self.best:
-                best, last = self.best[name]
-                table.add_row(name.replace("_", " "), f"best {best:.4g}, last {last:.4g}")
+        for figure in _shown():
+            if figure.name in self.best:
+                best, last = map(figure.text, self.best[figure.name])
+                table.add_row(figure.label, f"best {best}, last {last}")
         for direction in ("uplink", "downlink"):
             table.add_row(direction, human_bytes(self.totals[f"{direction}_bytes"]))
         if failures := self.totals["failures"]:
             table.add_row("failed clients", str(failures))
-        if attendance:
-            for name, text in attendance.summary(hosted):
+        if self.attendance and self.hosting:
+            for name, text in self.attendance.summary(self.hosting.clients):
                 table.add_row(name, text)
         table.add_row("time", f"{time.perf_counter() - self.started:.1f} s")
-        self.progress.stop()
         self.console.print(table)
-        self.console.print(f"Results: {self.directory.path}")
+        self.console.print(f"Results: {self.directory}")
 
 
 def _clients(clients: Sequence[int]) -> str:
@@ -149,12 +150,14 @@ def _clients(clients: Sequence[int]) -> str:
     return f"{len(clients)}: {shown}, ..." if len(clients) > MOST_CLIENTS else shown
 
 
-def _figures(record: dict[str, Any]) -> str:
-    formats = {"test_accuracy": ".4f"}
-    formats |= dict.fromkeys(("test_loss", "gap", "distance", "epsilon"), ".4g")
-    shown = [
-        f"{name.replace('_', ' ')} {record[name]:{form}}"
-        for name, form in formats.items()
-        if record.get(name) is not None
-    ]
-    return "  ".join(shown) or "not evaluated"
+def _shown() -> list[Figure]:
+    return [figure for figure in FIGURES.values() if figure.in_console]
+
+
+def _figures(record: Record) -> list[str]:
+    """Write a round's figures, the most telling first; say so if it was not evaluated."""
+    known = [figure for figure in _shown() if record.get(figure.name) is not None]
+    shown = [f"{figure.label} {figure.text(record[figure.name])}" for figure in known]
+    if not any(figure.source == "evaluation" for figure in known):
+        shown.insert(0, "not evaluated")
+    return shown

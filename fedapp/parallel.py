@@ -31,11 +31,13 @@ def run_quietly(config: RunConfig) -> ConfigError | RunError | None:
     """Run a named config in this process, unless it is complete; return why it ended early, if it did."""
     from fedapp import client_app, server_app
     from fedapp.engine import InlineGrid
-    from fedapp.records import was_completed
+    from fedapp.progress import skip_reason
+    from fedapp.run_directory import set_partial_aside
 
     with silence(), Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         try:
-            if not was_completed(config):
+            if not skip_reason(config):
+                set_partial_aside(config)
                 server_app.run(InlineGrid(client_app.app, config.flat()), config)
         except (ConfigError, RunError) as error:
             return error

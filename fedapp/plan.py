@@ -1,75 +1,19 @@
-"""What runs would do, without data and without training: for `run_simulation.py --dry-run`."""
+"""What runs would cost, without data and without training, for dry runs."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
 
-import numpy as np
-import torch
 from rich.table import Table
 
 from fedapp.config import RunConfig
 from fedapp.costs import human_bytes
-from fedapp.data import load_images
-from fedapp.data.sources import SHAPES, find_source
-from fedapp.models.layout import Layout
-from fedapp.models.networks import layout_of, make_network
-from fedapp.problems import is_network
-from fedapp.problems.problem import Vector
+from fedapp.problems import kind_of
 from fedapp.registry import make_strategy
-
-
-class Outline:
-    """A problem's measures: all that a strategy needs to be made."""
-
-    def __init__(self, config: RunConfig) -> None:
-        self.dtype = np.dtype(config.dtype)
-        self.layout, self.num_buffers = _measures(
-            config.dataset,
-            config.data_dir,
-            config.model if is_network(config) else "",
-            config.norm,
-            config.vit.image_size,
-            config.quadratic.dim,
-        )
-
-    def initial(self) -> tuple[Vector, Vector]:
-        """Return zeros, the same every time."""
-        return _zeros(self.layout.size, self.dtype), _zeros(self.num_buffers, self.dtype)
-
-
-@lru_cache
-def _zeros(count: int, dtype: np.dtype[Any]) -> Vector:
-    return np.zeros(count, dtype)
-
-
-@lru_cache
-def _measures(
-    dataset: str, data_dir: str, network: str, norm: str, image_size: int, dim: int
-) -> tuple[Layout, int]:
-    """Return a model's layout, and how many numbers its statistics are."""
-    if dataset == "quadratic":
-        return Layout((dim,), (dim,)), 0
-    find_source(dataset, data_dir)  # what is wrong with it is told
-    if dataset in SHAPES:
-        shape, num_classes = SHAPES[dataset]
-    else:
-        data = load_images(dataset, data_dir)
-        shape, num_classes = data.train_images.shape[1:], data.num_classes
-    if not network:
-        size = int(np.prod(shape))
-        return Layout((size,), (size,)), 0
-    with torch.device("meta"):
-        made = make_network(network, shape, num_classes, norm, 0, image_size)
-    buffers = sum(b.numel() for b in made.buffers() if b.is_floating_point())
-    return layout_of(made, network), buffers
-
 
 COLUMNS = ["algorithm", "compressor", "data", "model", "parameters", "clients", "rounds"]
 
 
 def plan(configs: Sequence[RunConfig]) -> tuple[str, Table]:
-    """Check that every run could start; return what is common to all, and what a round of each would cost."""
+    """Check that every run can start; return what all have in common, and a table of costs per round."""
     rows: dict[tuple[str, ...], list[tuple[float, float, int]]] = {}
     known: dict[RunConfig, tuple[tuple[str, ...], tuple[float, float]]] = {}
     for config in configs:
@@ -96,13 +40,14 @@ def plan(configs: Sequence[RunConfig]) -> tuple[str, Table]:
 
 
 def _cost(config: RunConfig) -> tuple[tuple[str, ...], tuple[float, float]]:
-    strategy = make_strategy(config, Outline(config))
+    kind = kind_of(config)
+    strategy = make_strategy(config, kind.outline(config))
     compressor = strategy.compressor
     what = (
         config.algorithm,
         type(compressor).__name__.lower() if compressor else "none",
         config.dataset,
-        "quadratic" if config.dataset == "quadratic" else config.model,
+        config.model if kind.uses_model else kind.name,
         f"{strategy.x.size:,}",
         f"{config.clients_per_round} of {config.num_clients}",
         f"{config.num_rounds:,}",

@@ -1,7 +1,7 @@
 """The closest vector that agrees with others: P(v, C) = argmin |p - v| with <C_j, p> >= 0 for every row C_j.
 
-By its dual P = v + C'z, z = argmin over z >= 0 of 1/2 z'Gz + b'z with G = CC' and b = Cv: as many unknowns as
-rows, and only inner products ever touch the vectors' length. It is a non-negative least-squares problem.
+By its dual P = v + C'z, z = argmin over z >= 0 of 1/2 z'Gz + b'z with G = CC' and b = Cv: one unknown per
+row; only inner products depend on the length of the vectors. It is a non-negative least-squares problem.
 """
 
 import os
@@ -45,7 +45,7 @@ def dual(gram: Matrix, products: Matrix, length: float, singular: float) -> Matr
 
 
 def pieces(sizes: Sequence[int]) -> list[slice]:
-    """Return where the pieces that a vector is made of begin and end."""
+    """Return the slices of a vector that is made of pieces of these sizes."""
     ends = list(accumulate(sizes))
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
@@ -65,11 +65,10 @@ def project_(rows: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 class Memory:
-    """At most `size` vectors, one for each of some clients, and the projection onto what they agree with.
+    """At most `size` vectors, one for each of some clients, and the projection onto the cone where all agree.
 
-    A vector is a row times a scale, so that fading all of them touches no row. What a vector agrees with
-    does not depend on its scale: so the rows' inner products are kept, piece by piece, and computed anew
-    only for the rows that changed.
+    A vector is a row times a scale, so fading all vectors changes no row. The projection does not depend on
+    the scales: the rows' inner products are kept, piece by piece, and recomputed only for rows that changed.
     """
 
     def __init__(self, size: int, sizes: Sequence[int], dtype: np.dtype[Any]) -> None:
@@ -98,7 +97,7 @@ class Memory:
         self._changed |= set(added)
 
     def project(self, v: NDArray[Any]) -> NDArray[Any]:
-        """Return P(v, D), and bring the inner products up to date on the way."""
+        """Return P(v, D); update the inner products of the rows that changed."""
         one_thread()
         changed, held = sorted(self._changed), np.flatnonzero(self.scales)
         rows = torch.from_numpy(self.rows)
@@ -140,5 +139,5 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), initializer=one_thread)
 
 
-# Threads do not live on in a forked process.
+# A forked process has none of its parent's threads.
 os.register_at_fork(after_in_child=_threads.cache_clear)

@@ -21,7 +21,7 @@ from fedapp.client import Client
 from fedapp.compression import Compressor, make_compressor
 from fedapp.config import QsgdKeys, RandKKeys, RunConfig, TopKKeys, UniformKeys, Value
 from fedapp.errors import ConfigError
-from fedapp.problems import is_network
+from fedapp.problems import kind_of
 from fedapp.problems.problem import Start
 from fedapp.strategy import FederatedStrategy
 from strategies.averaging import FedAdam, FedAvg, FedAvgM
@@ -234,14 +234,15 @@ def _make_compressor(
 def make_strategy(config: RunConfig, problem: Start) -> FederatedStrategy:
     """Return the config's algorithm on the server's side, at the problem's start."""
     algorithm = find_algorithm(config)
-    if algorithm.network and not is_network(config):
+    kind = kind_of(config)
+    if algorithm.network and not kind.is_network:
         raise ConfigError(
             f"{algorithm.name} looks into a network: choose an image data set and a network as model."
         )
-    if config.weight_decay and config.dataset != "quadratic" and not is_network(config):
+    if config.weight_decay and kind.regularizer:
         raise ConfigError(
             f"{config.model} has a regulariser of its own, and weight-decay would move the optimum that "
-            "`gap` counts from: set weight-decay = 0, and erm.regularization."
+            f"`gap` counts from: set weight-decay = 0, and {kind.regularizer}."
         )
     compressor = find_compressor(config, problem.layout.tensors)
     start = problem.initial()

@@ -2,31 +2,24 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.superlink.grid import HttpGrid
 
 from fedapp import wire
 from fedapp.config import RunConfig
-from fedapp.hosting import Hosting
+from fedapp.figures import COLUMNS, FIGURES
+from fedapp.observers import Observer, ending
 from fedapp.problems.problem import Problem
+from fedapp.rounds_file import Record
 from fedapp.strategy import FederatedStrategy
 from fedapp.threads import one_thread
 from fedapp.waiting import wait_for_all
 
 log = logging.getLogger("flwr")
-# Over the attempts at a round:
-SUMMED = [
-    "failures",
-    "uplink_bytes",
-    "downlink_bytes",
-    "uplink_bits_nominal",
-    "simulated_seconds",
-    "simulated_seconds_nominal",
-]
 
 
 def run_rounds(
@@ -36,13 +29,34 @@ def run_rounds(
     config: RunConfig,
     identity: str,
     done: int = 0,
-    tell_nodes: Callable[[Hosting, bool], None] = lambda hosting, deployed: None,
-) -> Iterator[dict[str, Any]]:
-    """Run all rounds after those that are done already; yield the record of each as it ends.
-
-    `tell_nodes` is told which nodes are there, also if the run cannot begin with them.
-    """
+    observers: Sequence[Observer] = (),
+) -> Iterator[Record]:
+    """Run all rounds after the first `done`; yield the record of each after the observers were called with it."""
     one_thread()
+    with ending(observers):
+        for observer in observers:
+            observer.on_start()
+        _meet_nodes(grid, strategy, config, observers)
+        arrays = strategy.arrays()
+        for round_ in range(done + 1, config.num_rounds + 1):
+            started = time.perf_counter()
+            arrays, spent = _train(grid, strategy, config, identity, round_, arrays)
+            due = round_ % config.eval_every == 0 or round_ == config.num_rounds
+            figures = problem.evaluate(strategy.x, strategy.buffers) if due else {}
+            record: Record = dict.fromkeys(COLUMNS) | {"round": round_} | figures | spent
+            record["wall_seconds"] = time.perf_counter() - started
+            for observer in observers:
+                observer.on_round(record)
+            yield record
+            accuracy = figures.get("test_accuracy") or 0
+            if config.target_accuracy and accuracy >= config.target_accuracy:
+                return
+
+
+def _meet_nodes(
+    grid: Grid, strategy: FederatedStrategy, config: RunConfig, observers: Sequence[Observer]
+) -> None:
+    """Wait until nodes host enough clients to start."""
     deployed = isinstance(grid, HttpGrid)
     try:
         wait_for_all(
@@ -54,34 +68,34 @@ def run_rounds(
             {"shared-data": deployed, **wire.facts_head(strategy.facts)},
         )
     finally:
-        tell_nodes(strategy.hosting, deployed)
-    arrays = strategy.arrays()
-    for round_ in range(done + 1, config.num_rounds + 1):
-        started = time.perf_counter()
-        spent: dict[str, Any] = dict.fromkeys(SUMMED, 0)
-        for attempt in range(config.round_retries + 1):
-            how = ConfigRecord({"attempt": attempt, "run": identity})
-            messages = strategy.configure_train(round_, arrays, how, grid)
-            replies = grid.send_and_receive(messages, timeout=config.round_timeout or None)
-            aggregated, metrics = strategy.aggregate_train(round_, replies)
-            spent = {name: spent[name] + metrics[name] for name in SUMMED}
-            if aggregated is not None:
-                arrays = aggregated
-                break
-            log.warning(
-                "Round %d is too thin: %d of %d clients gave an update, %d are needed",
-                round_,
-                metrics["clients"],
-                config.clients_per_round,
-                strategy.min_clients,
-            )
-        else:
-            raise strategy.too_few_updates(round_)
-        due = round_ % config.eval_every == 0 or round_ == config.num_rounds
-        figures = problem.evaluate(strategy.x, strategy.buffers) if due else {}
-        record: dict[str, Any] = {"round": round_, "test_loss": None, "test_accuracy": None}
-        record |= figures | dict(metrics) | spent
-        record["wall_seconds"] = time.perf_counter() - started
-        yield record
-        if config.target_accuracy and (figures.get("test_accuracy") or 0) >= config.target_accuracy:
-            return
+        for observer in observers:
+            observer.on_nodes(strategy.hosting, deployed)
+
+
+def _train(
+    grid: Grid,
+    strategy: FederatedStrategy,
+    config: RunConfig,
+    identity: str,
+    round_: int,
+    arrays: ArrayRecord,
+) -> tuple[ArrayRecord, dict[str, Any]]:
+    """Train in one round, in several attempts if need be; return what the next one broadcasts, and the figures."""
+    summed = [figure.name for figure in FIGURES.values() if figure.summed]
+    spent: dict[str, Any] = dict.fromkeys(summed, 0)
+    for attempt in range(config.round_retries + 1):
+        how = ConfigRecord({"attempt": attempt, "run": identity})
+        messages = strategy.configure_train(round_, arrays, how, grid)
+        replies = grid.send_and_receive(messages, timeout=config.round_timeout or None)
+        aggregated, metrics = strategy.aggregate_train(round_, replies)
+        spent = {name: spent[name] + metrics[name] for name in summed}
+        if aggregated is not None:
+            return aggregated, dict(metrics) | spent
+        log.warning(
+            "Round %d is too thin: %d of %d clients gave an update, %d are needed",
+            round_,
+            metrics["clients"],
+            config.clients_per_round,
+            strategy.min_clients,
+        )
+    raise strategy.too_few_updates(round_)

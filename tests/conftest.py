@@ -1,6 +1,7 @@
 """Shared by all tests: a cache of their own, and runs through the real ServerApp and ClientApp."""
 
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -11,32 +12,46 @@ from typing import Any, TypeVar
 
 import pytest
 
+# Tests write many small files, and every fsync waits for the disk; not so in memory, if there is enough.
+MEMORY = Path("/dev/shm")
+ENOUGH = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30
+TEMPORARY = os.environ.get("PYTEST_DEBUG_TEMPROOT") or (
+    str(MEMORY) if ENOUGH else tempfile.gettempdir()
+)
+os.environ["PYTEST_DEBUG_TEMPROOT"] = TEMPORARY
 # Set before fedapp is imported anywhere, and inherited by the processes that tests start.
-os.environ["FEDAPP_CACHE"] = tempfile.mkdtemp(prefix="fedapp-test-cache-")
+os.environ["FEDAPP_CACHE"] = tempfile.mkdtemp(prefix="fedapp-test-cache-", dir=TEMPORARY)
+# Ray gives its workers a low priority: beside other tests they would hardly run.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
-from fedapp import client_app, records, server_app
-from fedapp.config import Value, parse_run_config
-from fedapp.engine import InlineGrid
+from fedapp import client_app, rounds_file, server_app  # noqa: E402
+from fedapp.config import Value, parse_run_config  # noqa: E402
+from fedapp.engine import InlineGrid  # noqa: E402
 
 RunInline = Callable[..., Path]
 T = TypeVar("T")
 # Seconds after which a test counts as hanging. Not a measure of speed: a busy machine may need minutes.
-PATIENCE = 600.0
+PATIENCE = 900.0
+TESTS = Path(__file__).parent
 
 
 # Modules with tests that take long, and most of all groups whose tests run one after the other: started last, one of
 # them would keep a process busy while the others have nothing left to do.
 LONGEST = [
-    "test_deploy",
-    "test_flwr_run",
-    "test_ray",
-    "test_ray_faults",
-    "test_theory",
-    "test_killed",
-    "test_disk",
-    "test_two_runs",
-    "test_soak",
-    "test_checkpoint",
+    "deploy/test_strangers.py",
+    "deploy/test_federation.py",
+    "deploy/test_mistakes.py",
+    "deploy/test_command.py",
+    "engine/test_flwr_run.py",
+    "engine/test_ray.py",
+    "engine/test_ray_faults.py",
+    "engine/test_load.py",
+    "theory/test_theory.py",
+    "benchmarks/test_kills.py",
+    "test_disk.py",
+    "test_two_runs.py",
+    "benchmarks/test_soak.py",
+    "test_checkpoint.py",
 ]
 
 
@@ -46,10 +61,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
+def pytest_unconfigure() -> None:
+    """Delete this process's cache."""
+    shutil.rmtree(os.environ["FEDAPP_CACHE"], ignore_errors=True)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest first."""
     places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+    def place(item: pytest.Item) -> int:
+        return places.get(str(item.path.relative_to(TESTS).as_posix()), len(places))
+
+    items.sort(key=place)
 
 
 @pytest.fixture
@@ -71,7 +95,7 @@ def kebab(keys: dict[str, Value]) -> dict[str, Value]:
 
 def read_rounds(directory: Path) -> list[dict[str, Any]]:
     """Read `rounds.jsonl`."""
-    return records.read_rounds(directory)
+    return rounds_file.read_rounds(directory)
 
 
 def wait_for(condition: Callable[[], T], what: str) -> T:

@@ -25,7 +25,7 @@ from fedapp.config import Value, parse_run_config
 from fedapp.data import cache
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
-from fedapp.records import read_rounds
+from fedapp.rounds_file import read_rounds
 
 SIZE = 4 << 20  # bytes
 PAGE = 4096

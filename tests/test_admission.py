@@ -20,7 +20,7 @@ from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 from fedapp.wire import Update
 from tests.conftest import kebab, read_rounds
-from tests.test_checkpoint import in_round, killed
+from tests.support.deaths import in_round, killed
 
 KEYS: dict[str, Value] = {
     "dataset": "digits", "model": "mlp-4", "num_clients": 20, "clients_per_round": 20, "num_rounds": 4,

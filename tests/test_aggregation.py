@@ -25,12 +25,13 @@ from fedapp.aggregation import (
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.plan import Outline, plan
-from fedapp.problems import make_problem
+from fedapp.plan import plan
+from fedapp.problems import kind_of, make_problem
 from fedapp.registry import ALGORITHMS, make_strategy
 from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds
-from tests.test_checkpoint import assert_same, before_checkpoint, in_round, killed, run
+from tests.support.deaths import before_checkpoint, in_round, killed
+from tests.support.runs import assert_same, run
 
 F = 3
 DOCUMENT = Path(__file__).parents[1] / "docs" / "robustness.md"
@@ -317,10 +318,10 @@ def test_mixing_and_new_rules_need_a_rule_that_is_a_mean(name: str) -> None:
     for keys in ({"mixing": "nnm"}, {"aggregation": "centered-clipping"}):
         config = parse_run_config(kebab(QUADRATIC | own | keys | {"hostile": 0.2}))
         if ALGORITHMS[name].strategy.rule_is_a_mean:
-            make_strategy(config, Outline(config))
+            make_strategy(config, kind_of(config).outline(config))
         else:
             with pytest.raises(ConfigError, match=r"relies on sums.*set (mixing|aggregation) ="):
-                make_strategy(config, Outline(config))
+                make_strategy(config, kind_of(config).outline(config))
 
 
 def test_the_document_names_the_algorithms_that_take_a_rule() -> None:

@@ -1,12 +1,8 @@
 """Checkpoints: a server that is killed and resumes ends with the same model, bit for bit."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +10,21 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from filelock import FileLock
-from safetensors.numpy import load_file
 
-from fedapp import client_app, files, records, server_app
+from fedapp import client_app, files, run_directory
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.problems import make_problem
-from fedapp.records import was_completed
+from fedapp.progress import skip_reason
 from fedapp.registry import ALGORITHMS, keeps_state, make_strategy
-from fedapp.strategy import FederatedStrategy
+from fedapp.run_directory import set_partial_aside
 from tests.conftest import kebab, read_rounds
+from tests.support.deaths import before_checkpoint, in_round, killed, within_checkpoint
+from tests.support.processes import start_simulation
+from tests.support.runs import assert_same, run, trained
 
-ROOT = Path(__file__).parents[1]
 KEYS: dict[str, Value] = {
     "model": "mlp-10",
     "num-clients": 6,
@@ -56,77 +53,6 @@ def keys_of(name: str) -> dict[str, Value]:
     return keys
 
 
-def run(directory: Path, keys: dict[str, Value], **more: Value) -> Path:
-    """Run, or go on with, a config; its results are in the directory."""
-    config = parse_run_config(keys | more | {"results-dir": str(directory)})
-    return server_app.run(InlineGrid(client_app.app, config.flat(), 2), config).path
-
-
-def killed(work: Callable[[], object]) -> None:
-    """Do some work in a process of its own, which must end by SIGKILL."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os._exit(1)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def in_round(number: int) -> Callable[[pytest.MonkeyPatch], None]:
-    """Die when the clients have trained, and kept what they remember, but before the server uses it."""
-
-    def arrange(patch: pytest.MonkeyPatch) -> None:
-        aggregate = FederatedStrategy.aggregate_train
-
-        def fatal(self: Any, round_: int, replies: Any) -> Any:
-            if round_ == number:
-                die()
-            return aggregate(self, round_, replies)
-
-        patch.setattr(FederatedStrategy, "aggregate_train", fatal)
-
-    return arrange
-
-
-def before_checkpoint(number: int) -> Callable[[pytest.MonkeyPatch], None]:
-    """Die when a round is written down, but its checkpoint is not."""
-
-    def arrange(patch: pytest.MonkeyPatch) -> None:
-        write = Checkpoints.write
-
-        def fatal(self: Any, round_: int, *rest: Any) -> None:
-            if round_ == number:
-                die()
-            write(self, round_, *rest)
-
-        patch.setattr(Checkpoints, "write", fatal)
-
-    return arrange
-
-
-def within_checkpoint(number: int) -> Callable[[pytest.MonkeyPatch], None]:
-    """Die when half of a checkpoint is on disk."""
-
-    def arrange(patch: pytest.MonkeyPatch) -> None:
-        save = safetensors.numpy.save_file
-
-        def fatal(arrays: Any, path: Path, metadata: dict[str, str]) -> None:
-            save(arrays, path, metadata)
-            if metadata.get("round") == str(number):
-                with path.open("rb+") as file:
-                    file.truncate(path.stat().st_size // 2)
-                die()
-
-        patch.setattr(files, "save_file", fatal)
-
-    return arrange
-
-
 DEATHS = {
     "in-round-1": [in_round(1)],
     "in-round-6": [in_round(6)],
@@ -136,25 +62,17 @@ DEATHS = {
 }
 
 
-def trained(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a run's model, and its rounds without the time they took."""
-    rounds = [{**line, "wall_seconds": 0} for line in read_rounds(directory)]
-    return load_file(directory / "model.safetensors"), rounds
+# Algorithms with one vector on the server, with memories on both sides, and with blocks: every death; the rest: thrice.
+EVERY_DEATH = ("scaffold", "gradma", "fedbcgd-plus")
 
 
-def assert_same(one: Path, other: Path) -> None:
-    (model, rounds), (model_too, rounds_too) = trained(one), trained(other)
-    assert rounds == rounds_too
-    for name in model:
-        np.testing.assert_array_equal(model[name], model_too[name])
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_killed_run_ends_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
     keys = keys_of(name)
     whole = run(tmp_path / "whole", keys | {"checkpoint-every": 0})
-    for place, deaths in DEATHS.items():
-        for death in deaths:
+    for place in DEATHS if name in EVERY_DEATH else ["thrice"]:
+        for death in DEATHS[place]:
             with pytest.MonkeyPatch.context() as patch:
                 death(patch)
                 killed(lambda place=place: run(tmp_path / place, keys, resume=True))  # type: ignore[misc]
@@ -308,16 +226,12 @@ def test_a_sweep_that_is_killed_goes_on_in_the_middle_of_a_run(tmp_path: Path) -
     preset = tmp_path / "try.toml"
     lines = [f"{key} = {json.dumps(value)}" for key, value in kebab(KEYS).items()]
     preset.write_text("\n".join(lines[:-2]) + '\n[sweep]\nalgorithm = ["scaffold", "fedavgm"]\n')
-    command = [sys.executable, "run_simulation.py", "--engine", "inline", str(preset), "--out"]
-    script = "import tests.test_checkpoint as t, pytest, sys, run_simulation\n"
-    script += "t.in_round(7)(pytest.MonkeyPatch()); run_simulation.main()"
-    first = subprocess.run(
-        [sys.executable, "-c", script, *command[2:], str(tmp_path / "out")], cwd=ROOT, check=False
-    )
+    words = ["--engine", "inline", str(preset), "--out", str(tmp_path / "out")]
+    with pytest.MonkeyPatch.context() as patch:
+        in_round(7)(patch)
+        first = start_simulation(tmp_path / "first", words).wait()
     assert first.returncode == -signal.SIGKILL
-    second = subprocess.run(
-        [*command, str(tmp_path / "out")], cwd=ROOT, capture_output=True, text=True
-    )
+    second = start_simulation(tmp_path / "second", words).wait()
     assert second.returncode == 0, second.stderr
     assert "Going on after round 6." in second.stdout
     whole = run(tmp_path / "whole", keys_of("scaffold"))
@@ -372,9 +286,11 @@ def test_a_run_at_work_is_not_set_aside(tmp_path: Path) -> None:
         killed(lambda: run(tmp_path, keys))
     config = parse_run_config(keys | {"results-dir": str(tmp_path)})
     with FileLock(tmp_path / "run" / ".lock"), pytest.raises(ConfigError, match="Another process"):
-        was_completed(config)
+        set_partial_aside(config)
     assert len(read_rounds(tmp_path / "run")) == 3
-    assert not was_completed(config)
+    assert not skip_reason(config)
+    assert len(read_rounds(tmp_path / "run")) == 3  # asking changes nothing
+    set_partial_aside(config)
     assert len(read_rounds(tmp_path / "run.partial-1")) == 3
 
 
@@ -386,7 +302,7 @@ def test_a_disk_that_takes_no_more_is_one_sentence(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(records, "save_file", full)
+    monkeypatch.setattr(run_directory, "save_file", full)
     with pytest.raises(RunError, match=r"No space left on device.*resume = true"):
         run(tmp_path, keys)
     monkeypatch.undo()

@@ -8,21 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from fedapp.cli import main
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.errors import ConfigError
-from fedapp.plan import Outline
-from fedapp.problems import make_problem
+from fedapp.problems import kind_of, make_problem
 from fedapp.registry import ALGORITHMS, keys_of, make_strategy
 from fedapp.report.similarity import cosine_similarities
 from tests.conftest import RunInline
-
-
-def fedapp(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["fedapp", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
+from tests.support.commands import fedapp
 
 
 def test_algorithms_shows_every_one_with_its_keys(
@@ -72,13 +64,13 @@ def test_every_key_that_is_listed_is_taken(
     assert set(listed["fedbcgd-plus"]) == {"fedbcgd.blocks", "fedbcgd.momentum", "fedbcgd.control"}
     for name, keys in listed.items():
         config = parse_run_config(SMALL | {"algorithm": name} | keys)
-        make_strategy(config, Outline(config))
+        make_strategy(config, kind_of(config).outline(config))
         slower = config.model_copy(update={"server_lr": 0.5})
         if "server-lr" in keys:
-            make_strategy(slower, Outline(slower))
+            make_strategy(slower, kind_of(slower).outline(slower))
         else:
             with pytest.raises(ConfigError, match="server-lr"):
-                make_strategy(slower, Outline(slower))
+                make_strategy(slower, kind_of(slower).outline(slower))
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if RunConfig(algorithm=name).options])
@@ -89,7 +81,7 @@ def test_the_keys_that_are_listed_are_those_that_are_read(
     listed = {key.partition(".")[2] for key in keys_of(ALGORITHMS[name]) if "." in key}
     if name == "qsgd":  # its table is the compressor's, which takes all of it
         config = parse_run_config(SMALL | {"algorithm": name, "qsgd.levels": 3})
-        compressor = make_strategy(config, Outline(config)).compressor
+        compressor = make_strategy(config, kind_of(config).outline(config)).compressor
         assert getattr(compressor, "levels") == 3  # noqa: B009
         assert listed == {"levels", "norm", "bucket"}
         return

@@ -1,7 +1,5 @@
 """The run config: its declaration, its bounds, and how mistakes are told."""
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.errors import ConfigError
 from fedapp.problems import make_problem
 from fedapp.registry import find_algorithm
+from tests.support.processes import start_simulation
 
 ROOT = Path(__file__).parent.parent
 
@@ -137,11 +136,9 @@ def test_paths_are_seen_from_the_working_directory(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_run_simulation_exits_with_2_and_no_traceback(assignment: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "run_simulation.py", "-c", assignment, "--out", tmp_path],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+    words = ["-c", assignment, "--out", str(tmp_path / "out")]
+    done = start_simulation(tmp_path / "said", words).wait()
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert not list(tmp_path.iterdir())
+    assert not (tmp_path / "out").exists()

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.xdist_group("disk")  # one process tries all scenarios, once
+# One process tries all scenarios, once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("disk")]
 FULL = r"No space left on device|File too large"
 UNSHARE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
 Found = dict[str, Any]

@@ -19,7 +19,8 @@ from fedapp.rounds import run_rounds
 from fedapp.state import ContextStore
 from fedapp.strategy import FederatedStrategy
 from tests.conftest import kebab, read_rounds
-from tests.test_checkpoint import assert_same, in_round, killed
+from tests.support.deaths import in_round, killed
+from tests.support.runs import assert_same
 
 KEYS: dict[str, Value] = {
     "dataset": "quadratic",

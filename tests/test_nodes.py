@@ -18,9 +18,9 @@ from fedapp.hosting import Hosting
 from fedapp.strategy import MOST_TOLD_OF_NODE
 from fedapp.waiting import wait_for_all
 from tests.conftest import kebab, read_rounds
-from tests.test_checkpoint import in_round, killed
-from tests.test_hostile import NASTY, Claims, played
-from tests.test_own_data import write_shards
+from tests.support.datasets import write_shards
+from tests.support.deaths import in_round, killed
+from tests.support.rounds import NASTY, Claims, played
 
 SMALL: dict[str, Value] = {
     "model": "mlp-4", "num-clients": 6, "clients-per-round": 6, "num-rounds": 3, "local-steps": 1,
@@ -303,15 +303,12 @@ def test_a_server_s_refusal_is_one_printable_line(caplog: pytest.LogCaptureFixtu
 def test_very_many_nodes_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
     from fedapp.console import RunConsole
 
-    class Place:
-        path = Path("here")
-
     config = parse_run_config({})
-    console = RunConsole(config, Place(), 1)  # type: ignore[arg-type]
+    console = RunConsole(config, Path("here"), 1)
     claims = {f"n{n}": {"clients": [n]} for n in range(70)}
     hosting = Hosting(80)
     hosting.update(Claims(**claims))
-    console.nodes(hosting, deployed=True)
+    console.on_nodes(hosting, deployed=True)
     shown = capsys.readouterr().out
     assert shown.count(" ready") == MOST_NODES + 1
     assert "and 20 more nodes, 0 of them not ready" in shown

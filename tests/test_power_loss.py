@@ -15,7 +15,7 @@ from benchmarks.damage import KEYS, run
 from fedapp import files
 from fedapp.config import Value
 from fedapp.errors import ConfigError
-from fedapp.records import read_rounds
+from fedapp.rounds_file import read_rounds
 
 
 class PowerLoss(BaseException):
@@ -90,7 +90,7 @@ def test_a_run_survives_a_power_loss_at_any_moment(
         (place / "states").mkdir()
         disk = ForgetfulDisk(place, fatal)
         with monkeypatch.context() as patch:
-            for module in ("files", "checkpoint", "records", "deliveries"):
+            for module in ("files", "checkpoint", "run_directory", "rounds_file", "deliveries"):
                 patch.setattr(f"fedapp.{module}.fsync", disk.sync)
             try:
                 run(place, keys)
@@ -116,7 +116,7 @@ def test_without_syncing_states_a_power_loss_is_noticed(
     (tmp_path / "results").mkdir()
     (tmp_path / "states").mkdir()
     with monkeypatch.context() as patch:
-        for module in ("files", "records", "deliveries"):
+        for module in ("files", "run_directory", "rounds_file", "deliveries"):
             patch.setattr(f"fedapp.{module}.fsync", disk.sync)
         run(tmp_path, keys, until=6)
         disk.lose_power()

@@ -15,9 +15,9 @@ from fedapp.client import Client
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.figures import COLUMNS
 from fedapp.hosting import Hosting
 from fedapp.problems import make_problem
-from fedapp.records import COLUMNS
 from fedapp.waiting import wait_for_all, wait_for_clients
 from tests.conftest import RunInline, kebab, read_rounds
 
@@ -189,7 +189,7 @@ def test_a_run_s_files(run_inline: RunInline, capsys: pytest.CaptureFixture[str]
     directory = run_inline(num_rounds=3, run_name="three")
     records = read_rounds(directory)
     assert len(records) == 3
-    assert list(records[0])[: len(COLUMNS)] == COLUMNS
+    assert list(records[0])[: len(COLUMNS)] == list(COLUMNS)
     assert records[0]["uplink_bits_nominal"] == 5 * 32 * 15_010
     assert records[0]["simulated_seconds"] > 5 * 100
     saved = json.loads((directory / "config.json").read_text())

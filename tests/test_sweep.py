@@ -15,7 +15,7 @@ from fedapp.report.curves import draw_curves, of_panel
 from fedapp.report.runs import best_per, load_runs, over_seeds, reach, short_names
 from fedapp.sweep import read_runs
 from tests.conftest import RunInline, read_rounds
-from tests.test_cli import fedapp
+from tests.support.commands import fedapp
 
 ROOT = Path(__file__).parents[1]
 SWEEP = """
@@ -269,7 +269,7 @@ def test_curves_and_table(
     assert int(shown[4]) == next(r["round"] for r in rounds if r["train_loss"] <= 2.0)
     assert shown[1] == f"{min(r['train_loss'] for r in rounds):.4g}"
     assert fedapp(monkeypatch, "plot", str(tmp_path), "-y", "gap", "-o", str(picture)) == 2
-    assert "has no figure 'gap'" in capsys.readouterr().err
+    assert "has no metric 'gap'" in capsys.readouterr().err
     assert fedapp(monkeypatch, "plot", str(tmp_path / "none")) == 2
     assert "holds no run" in capsys.readouterr().err
 
@@ -384,7 +384,7 @@ def test_the_best_setting_of_each_algorithm(run_inline: RunInline, tmp_path: Pat
         best_per(load_runs([tmp_path]), ["algorithm", "colour"])
     worst = best_per(load_runs([tmp_path]), ["algorithm"], "test_loss")
     assert {r.config["lr"] for r in worst} == {0.2}, "a small loss is good"
-    with pytest.raises(ConfigError, match="no figure 'gap'"):
+    with pytest.raises(ConfigError, match="no metric 'gap'"):
         best_per(load_runs([tmp_path]), ["algorithm"], "gap")
 
 

@@ -2,23 +2,21 @@
 
 import json
 import multiprocessing
-import subprocess
-import sys
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedapp import client_app, records, server_app
+from fedapp import client_app, run_directory, server_app
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
-from fedapp.records import RunDirectory
+from fedapp.run_directory import RunDirectory
 from tests.conftest import kebab, read_rounds
-from tests.test_checkpoint import assert_same
+from tests.support.processes import Forked, start_simulation
+from tests.support.runs import assert_same
 
-ROOT = Path(__file__).parents[1]
 KEYS: dict[str, Value] = {
     "algorithm": "scaffold",
     "dataset": "quadratic",
@@ -29,30 +27,18 @@ KEYS: dict[str, Value] = {
 }
 
 
-def start(out: Path, **keys: Value) -> "subprocess.Popen[str]":
+def start(place: Path, out: Path, **keys: Value) -> Forked:
     config = " ".join(f"{k}={json.dumps(v)}" for k, v in kebab(KEYS | keys).items())
-    command = [
-        sys.executable,
-        "run_simulation.py",
-        "--engine",
-        "inline",
-        "--out",
-        str(out),
-        "-c",
-        config,
-    ]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return start_simulation(place, ["--engine", "inline", "--out", str(out), "-c", config])
 
 
 def test_two_processes_of_one_name_and_two_without(tmp_path: Path) -> None:
     """All four at once."""
-    named = [start(tmp_path / "named", run_name="one") for _ in range(2)]
-    unnamed = [start(tmp_path / "unnamed") for _ in range(2)]
-    ended = [(process, *process.communicate(timeout=600)) for process in named + unnamed]
-    refused = [errors for process, _, errors in ended[:2] if process.returncode]
-    assert sorted(process.returncode for process, *_ in ended) == [0, 0, 0, 2]
+    named = [start(tmp_path / f"{n}", tmp_path / "named", run_name="one") for n in range(2)]
+    unnamed = [start(tmp_path / f"{n}", tmp_path / "unnamed") for n in (2, 3)]
+    ended = [process.wait() for process in named + unnamed]
+    refused = [process.stderr for process in ended[:2] if process.returncode]
+    assert sorted(process.returncode for process in ended) == [0, 0, 0, 2]
     assert len(refused) == 1
     assert refused[0].count("\n") == 1
     assert "run-name = 'one' has results already" in refused[0]
@@ -76,6 +62,7 @@ def take(results: str, resume: bool, barrier: Barrier, ended: Barrier, said: Any
         directory.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumes", [(True, True, True), (False, True, True), (False, False, True)])
 def test_a_directory_has_one_taker(resumes: tuple[bool, ...], tmp_path: Path) -> None:
     fork, count = multiprocessing.get_context("fork"), len(resumes)
@@ -98,14 +85,14 @@ def test_a_creator_that_is_overtaken_does_not_write_into_what_another_made(
 ) -> None:
     """Another process resumes, ends and leaves between the creator's making and taking of the directory."""
     config = parse_run_config({"results-dir": str(tmp_path), "run-name": "run"})
-    held = records._held
+    held = run_directory.hold
 
     def overtaken(directory: Path) -> Any:
-        monkeypatch.setattr(records, "_held", held)
+        monkeypatch.setattr(run_directory, "hold", held)
         RunDirectory(parse_run_config(config.flat() | {"resume": True})).close()
         return held(directory)
 
-    monkeypatch.setattr(records, "_held", overtaken)
+    monkeypatch.setattr(run_directory, "hold", overtaken)
     with pytest.raises(ConfigError, match="has results already"):
         RunDirectory(config)
     before = (tmp_path / "run" / "config.json").read_text()

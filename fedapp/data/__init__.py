@@ -1,6 +1,6 @@
 """Data sets, decoded once and shared by all processes, and their partitions."""
 
-from fedapp.data.cache import ImageData, ImageFacts, load_images
+from fedapp.data.cache import ImageData, ImageFacts, image_shape, load_images
 from fedapp.data.partitions import Partition, load_partition
 from fedapp.data.shard import Shard, load_shard
 
@@ -9,6 +9,7 @@ __all__ = [
     "ImageFacts",
     "Partition",
     "Shard",
+    "image_shape",
     "load_images",
     "load_partition",
     "load_shard",

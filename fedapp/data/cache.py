@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from fedapp.data.images import Pixels
-from fedapp.data.sources import Source, Split, find_source
+from fedapp.data.samples import Split
+from fedapp.data.sources import SHAPES, Source, find_source
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory
 
@@ -28,7 +30,7 @@ log = logging.getLogger("flwr")
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What everybody who trains one model on images must agree on."""
+    """What all who train one model on images must agree on."""
 
     shape: tuple[int, int, int]  # channels, height, width
     num_classes: int
@@ -55,7 +57,7 @@ class ImageData:
 
     @property
     def facts(self) -> ImageFacts:
-        """What a node with data of its own must know of these."""
+        """What a node with its own data must know about these."""
         channels, height, width = self.test_images.shape[1:]
         return ImageFacts(
             (channels, height, width), self.num_classes, tuple(self.mean), tuple(self.std)
@@ -63,12 +65,12 @@ class ImageData:
 
 
 def cache_dir() -> Path:
-    """Return the directory of everything that is computed once."""
+    """Return the directory for decoded data sets and partitions."""
     return Path(os.environ.get("FEDAPP_CACHE") or Path.home() / ".cache" / "fedapp")
 
 
 def build_once(path: Path, build: Callable[[Path], None]) -> Path:
-    """Return a directory that `build` fills, by one process and once; never half of it."""
+    """Return a directory, filled by `build` in one process, once, and atomically."""
     if not path.is_dir():
         writable_directory("The cache (environment variable FEDAPP_CACHE)", path.parent)
         try:
@@ -107,14 +109,24 @@ def load_images(name: str, data_dir: str) -> ImageData:
     return load_source(name, find_source(name, data_dir))
 
 
+@lru_cache
+def image_shape(name: str, data_dir: str) -> tuple[tuple[int, int, int], int]:
+    """Return channels, height and width of a data set's images, and the number of its classes."""
+    find_source(name, data_dir)  # raises a ConfigError if there is no such data set
+    if name in SHAPES:
+        return SHAPES[name]
+    facts = load_images(name, data_dir).facts
+    return facts.shape, facts.num_classes
+
+
 def load_source(name: str, source: Source) -> ImageData:
-    """Load what a source holds."""
+    """Load a source's data set, decoding it if no process has done so before."""
 
     def build(directory: Path) -> None:
         if source.key != "digits":
             log.info("Decoding %s into %s (this happens once)", name, cache_dir())
         train, test = source.decode()
-        _write(directory, train, test)
+        write_splits(directory, train, test)
 
     directory = build_once(cache_dir() / "data" / source.key, build)
     facts = _read_facts(directory)
@@ -144,7 +156,8 @@ def _read_facts(directory: Path) -> dict[str, Any]:
         ) from None
 
 
-def _write(directory: Path, train: Split, test: Split) -> None:
+def write_splits(directory: Path, train: Split, test: Split) -> None:
+    """Write a decoded data set with its facts: classes, mean and spread of the pixels, warnings."""
     splits = (("train", train), ("test", test))
     for prefix, split in splits:
         np.save(directory / f"{prefix}_images.npy", split.images)

@@ -43,7 +43,7 @@ class Partition:
 
 
 def load_partition(data: ImageData, config: RunConfig) -> Partition:
-    """Load the partition that the config asks for, computing it if nobody has before."""
+    """Load the config's partition, computing it if no process has done so before."""
     own = {"dirichlet": config.partition_alpha, "classes": config.classes_per_client}
     what = (
         data.key,

@@ -1,4 +1,4 @@
-"""A node's own data: a shard that nobody else sees, in place of a part of a shared data set.
+"""A node's own data: a shard that only this node sees, instead of a part of a shared data set.
 
 `data-dir` in a node's config is a directory that holds `<dataset>/train-*.parquet`. If the node hosts several
 clients, its samples are dealt to them at random. What all must agree on (the images' shape, how many classes
@@ -25,7 +25,7 @@ FAR = 8.0  # how far apart the spreads of a node's pixels and the run's may be w
 
 @dataclass(frozen=True)
 class Shard:
-    """Where a node's data are, the clients that hold them, and what the server says of the images."""
+    """Where a node's data are, the clients that hold them, and the server's facts about the images."""
 
     data_dir: str
     clients: range
@@ -33,7 +33,7 @@ class Shard:
 
 
 def load_shard(shard: Shard, config: RunConfig) -> tuple[ImageData, Partition]:
-    """Load a node's data, and deal them to its clients."""
+    """Load a node's data and divide them among its clients."""
     name, facts = config.dataset, shard.facts
     if not Path(shard.data_dir).expanduser().is_absolute():
         raise ConfigError(f"A node's data-dir = {shard.data_dir!r} should be a full path.")
@@ -69,7 +69,7 @@ def load_shard(shard: Shard, config: RunConfig) -> tuple[ImageData, Partition]:
 
 
 def _compare_pixels(data: ImageData, facts: ImageFacts, directory: Path) -> None:
-    """Warn of pixels on another scale than the run's: they are normalised by the run's mean and spread."""
+    """Warn if pixels are on another scale than the run's, whose mean and spread normalise them."""
     for own, theirs in zip(data.std, facts.std, strict=True):
         if not theirs / FAR <= own <= theirs * FAR:
             log.warning(

@@ -1,7 +1,7 @@
 """A network whose trainable parameters are one vector, its gradients another.
 
-The update rules are then plain vector arithmetic, and training at some point means to bind
-the network to that vector: nothing is copied.
+The update rules are then plain vector arithmetic. To train at some point, bind the network to
+that vector: nothing is copied.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from fedapp.models.networks import Network, statistics
 
 
 class FlatModel:
-    """One network, bound to whichever parameter vector is asked for."""
+    """One network that can be bound to any parameter vector."""
 
     def __init__(self, module: Network) -> None:
         self.module = module

@@ -4,21 +4,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import Self
 
 
 @dataclass(frozen=True)
 class Layout:
     """The pieces that a vector is made of, in order: its tensors, and coarser, its layers.
 
-    The last `head` numbers are the classifier's; a problem that is no network has one layer and no head.
+    The last `head` numbers are the classifier's; a problem that is not a network has one layer and no head.
     """
 
     tensors: tuple[int, ...]
     layers: tuple[int, ...]  # without the head's; a layer's weight and bias are one piece
     head: int = 0
     model: str = ""
-    # Where in the buffers, which are no part of the vector:
+    # Slices of the buffers, which are not part of the vector:
     variances: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def single(cls, size: int) -> Self:
+        """Return the layout of a vector that is one tensor."""
+        return cls((size,), (size,))
 
     @property
     def size(self) -> int:
@@ -45,18 +51,12 @@ class Division:
 
 
 # The layers of each block in FedBCGD's tables (section 6.6 of its supplement); biases go with their layers.
-# LeNet-5's fifth group has no block of its own: it uploads the shared one alone.
+# LeNet-5's fifth group has an empty block: it uploads only the shared one.
 TABLES = {
     "lenet5": (1, 1, 1, 1, 0),
     "vgg11": (2, 2, 2, 2, 2),
     "vgg19": (8, 2, 2, 2, 4),
-    "resnet18": (
-        5,
-        5,
-        5,
-        3,
-        2,
-    ),  # with the 1x1 convolutions of shortcuts, which its table leaves out
+    "resnet18": (5, 5, 5, 3, 2),  # counts the 1x1 convolutions of shortcuts, which its table omits
 }
 
 
@@ -77,7 +77,7 @@ def divide(layout: Layout, count: int) -> Division:
 
 
 def _near_equal(sizes: Sequence[int], count: int) -> list[int]:
-    """Return where `count` runs of pieces end, such that the longest run is as short as can be."""
+    """Return where `count` runs of pieces end, so that the longest run is as short as possible."""
     ends = list(accumulate(sizes, initial=0))
     n = len(sizes)
     # longest[k][i]: the longest of k runs over the first i pieces, at its shortest; cut[k][i]: the last border.

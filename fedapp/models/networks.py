@@ -14,7 +14,7 @@ Shape = tuple[int, int, int]
 
 
 class Network(nn.Module):
-    """Blocks, each with parameters of its own, then a linear classifier."""
+    """Blocks with their own parameters, then a linear classifier."""
 
     def __init__(
         self, blocks: list[nn.Module], head: nn.Linear, whole_levels: bool = False
@@ -46,7 +46,7 @@ class PadTo(nn.Module):
         self.side = side
 
     def forward(self, images: Tensor) -> Tensor:
-        """Pad, as evenly as can be."""
+        """Pad all sides as evenly as possible."""
         rows, columns = self.side - images.shape[-2], self.side - images.shape[-1]
         if rows == columns == 0:
             return images
@@ -54,7 +54,7 @@ class PadTo(nn.Module):
 
 
 def mlp(shape: Shape, num_classes: int, widths: list[int]) -> Network:
-    """Fully connected ReLU layers; without any, softmax regression."""
+    """Build fully connected ReLU layers and a classifier; without widths, softmax regression."""
     blocks: list[nn.Module] = []
     inputs = shape[0] * shape[1] * shape[2]
     for width in widths:
@@ -221,7 +221,7 @@ def layout_of(network: Network, model: str) -> Layout:
 def statistics(module: nn.Module) -> list[tuple[dict[str, Any], str]]:
     """Return the buffers that travel, in order, as their owners' dict and name.
 
-    Counters such as BatchNorm's num_batches_tracked are not statistics: they stay behind.
+    Counters such as BatchNorm's num_batches_tracked are not statistics and are not sent.
     """
     return [
         (owner._buffers, name)

@@ -16,7 +16,7 @@ PATCH = 16
 
 
 class Patches(nn.Module):
-    """Resize images, cut them into patches, and put the class token and positions to them."""
+    """Resize images, cut them into patches, and add the class token and positions."""
 
     def __init__(self, vit: VisionTransformer, channels: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def vit_base(shape: Shape, num_classes: int, image_size: int, weights: str) -> N
         raise ConfigError(f"vit.image-size = {image_size} must be a multiple of {PATCH}.")
     vit = vit_b_16(weights=None, image_size=image_size)
     if weights:
-        _load(vit, _hub_weights() if weights == "imagenet" else _file_weights(weights), weights)
+        _load(vit, _hub_weights() if weights == "imagenet" else file_weights(weights), weights)
     *blocks, last = vit.encoder.layers
     levels = [Patches(vit, shape[0]), *blocks, ClassToken(last, vit.encoder.ln)]
     head = nn.Linear(768, num_classes)
@@ -64,7 +64,7 @@ def vit_base(shape: Shape, num_classes: int, image_size: int, weights: str) -> N
 
 
 def _load(vit: VisionTransformer, state: dict[str, Any], where: str) -> None:
-    """Take all weights but the classifier's, which is of other classes; positions are interpolated."""
+    """Load all weights except the classifier's, whose classes differ; positions are interpolated."""
     try:
         state = dict(interpolate_embeddings(vit.image_size, PATCH, state))
         body = {name: value for name, value in state.items() if not name.startswith("heads.")}
@@ -73,22 +73,23 @@ def _load(vit: VisionTransformer, state: dict[str, Any], where: str) -> None:
         if wrong:
             raise ValueError(f"its parameters are not those of vit_b_16 (see {wrong[0]})")
     except (KeyError, ValueError, RuntimeError) as error:
-        told = str(error).splitlines()[0]
-        raise ConfigError(f"vit.weights = {where!r} cannot be used: {told}.") from None
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"vit.weights = {where!r} cannot be used: {reason}.") from None
 
 
 def _hub_weights() -> dict[str, Any]:
     try:
         return dict(ViT_B_16_Weights.IMAGENET1K_V1.get_state_dict(progress=False))
-    except Exception as error:  # of several libraries
-        told = str(error).splitlines()[0] if str(error) else repr(error)
+    except Exception as error:  # several libraries raise their own types
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
         raise ConfigError(
-            f'vit.weights = "imagenet" cannot be fetched ({told}): give the path of a file with '
+            f'vit.weights = "imagenet" cannot be fetched ({reason}): give the path of a file with '
             "torchvision's vit_b_16 weights, or leave it empty to start from random ones."
         ) from None
 
 
-def _file_weights(where: str) -> dict[str, Any]:
+def file_weights(where: str) -> dict[str, Any]:
+    """Read the weights of torchvision's vit_b_16 from a file, as safetensors or without pickled code."""
     path = Path(where).expanduser()
     if not path.is_file():
         raise ConfigError(
@@ -101,5 +102,5 @@ def _file_weights(where: str) -> dict[str, Any]:
             return dict(load_file(path))
         return dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:
-        told = str(error).splitlines()[0] if str(error) else repr(error)
-        raise ConfigError(f"vit.weights = '{path}' cannot be read: {told}") from None
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        raise ConfigError(f"vit.weights = '{path}' cannot be read: {reason}") from None

@@ -14,7 +14,7 @@ from fedapp.errors import ConfigError, RunError
 from fedapp.privacy.accounting import Numbers, accountant_type, epsilon
 from fedapp.privacy.noise import clipped_mean, noise_source, noised
 from fedapp.privacy.releases import Releases
-from fedapp.problems import is_network
+from fedapp.problems import kind_of
 from fedapp.wire import Update
 
 
@@ -92,7 +92,7 @@ class CountedPrivacy(Privacy):
                 "BatchNorm's statistics travel beside the update, without noise: set norm = "
                 '"group", or dp.clip = 0.'
             )
-        if config.eval_train or not (is_network(config) or config.dataset == "quadratic"):
+        if config.eval_train or "objective" in kind_of(config).metrics(config):
             raise ConfigError(
                 "The loss on the clients' own samples would be told without noise: set eval-train = false "
                 "and a network as model, or dp.clip = 0."

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedapp.config import LocalWork, RunConfig
-from fedapp.data import ImageData, Partition, Shard, load_images, load_partition, load_shard
+from fedapp.data import (
+    ImageData,
+    Partition,
+    Shard,
+    image_shape,
+    load_images,
+    load_partition,
+    load_shard,
+)
 from fedapp.errors import ConfigError
 from fedapp.models.flat import FlatModel
+from fedapp.models.layout import Layout
 from fedapp.models.networks import Network, layout_of, make_network
 from fedapp.problems.batches import shuffled_batches
+from fedapp.problems.outline import Outline
 from fedapp.problems.problem import Loss, Vector
 from fedapp.randomness import Generator, torch_seed
 
@@ -30,7 +40,7 @@ class Classification:
     def __init__(self, config: RunConfig, shard: Shard | None = None) -> None:
         self.device = torch.device(config.device)
         self.data: ImageData
-        self.partition: Partition | None  # None: the nodes have data of their own
+        self.partition: Partition | None  # None: the nodes have their own data
         if shard:
             self.data, self.partition = load_shard(shard, config)
         else:
@@ -66,7 +76,7 @@ class Classification:
 
     @cached_property
     def second(self) -> FlatModel:
-        """Another network of the same kind, whose parameters have no gradients."""
+        """A second network like the first, whose parameters have no gradients."""
         network = copy.deepcopy(self.model.module)
         for parameter in network.parameters():
             parameter.requires_grad_(False)
@@ -82,7 +92,7 @@ class Classification:
         return ClientImages(self, self.held()[client])
 
     def held(self) -> Partition:
-        """Return who holds which samples."""
+        """Return the partition; raise a ConfigError if there is no training data."""
         if self.partition is None:
             raise ConfigError(
                 "There is nothing to train on: give data-dir a train-*.parquet, or every node a data-dir "
@@ -91,7 +101,7 @@ class Classification:
         return self.partition
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Turn pixels into normalised numbers, channels last: LeNet-5 trains a fifth faster so."""
+        """Return normalised pixels, channels last: LeNet-5 trains a fifth faster that way."""
         # A copy even of floats: what follows is in place, and must not reach the data.
         numbers = images.to(self.device, self.dtype, memory_format=torch.channels_last, copy=True)
         return numbers.sub_(self._mean).mul_(self._scale)
@@ -128,7 +138,7 @@ class Classification:
 
     @torch.no_grad()
     def _measure(self, batches: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
-        """Return the mean loss over some samples, and the share that is classified right."""
+        """Return the mean loss and the accuracy over batches of samples."""
         loss, correct, count = 0.0, 0, 0
         for images, labels in batches:
             logits, true = self.model.module(self.prepare(images)), labels.to(self.device)
@@ -138,13 +148,33 @@ class Classification:
         return loss / count, correct / count
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
-        """Return the network's state dict; counters, which belong to a process, are zero."""
+        """Return the network's state dict; counters, which each process has for itself, are zero."""
         self._load(x, buffers)
         state = self.model.module.state_dict()
         return {
             name: tensor.cpu().numpy() * (1 if tensor.is_floating_point() else 0)
             for name, tensor in state.items()
         }
+
+
+def outline(config: RunConfig) -> Outline:
+    """Return the size of the config's network, which gets no memory."""
+    layout, num_buffers = _measure_network(
+        config.dataset, config.data_dir, config.model, config.norm, config.vit.image_size
+    )
+    return Outline(layout, num_buffers, config.dtype)
+
+
+@lru_cache
+def _measure_network(
+    dataset: str, data_dir: str, model: str, norm: str, image_size: int
+) -> tuple[Layout, int]:
+    """Return a network's layout, and the length of its statistics."""
+    shape, num_classes = image_shape(dataset, data_dir)
+    with torch.device("meta"):
+        network = make_network(model, shape, num_classes, norm, 0, image_size)
+    num_buffers = sum(b.numel() for b in network.buffers() if b.is_floating_point())
+    return layout_of(network, model), num_buffers
 
 
 class ClientImages:
@@ -169,7 +199,7 @@ class ClientImages:
 
     @torch.no_grad()
     def representation(self, y: Tensor, batch: Batch) -> Tensor:
-        """Return what the classifier at y sees of a batch."""
+        """Return the input of the classifier for a batch, with the network at y."""
         statistics, model = self.buffers.clone(), self.problem.model
         model.bind(y)
         model.module.train()

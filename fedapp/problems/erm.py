@@ -11,6 +11,7 @@ f is the mean of the clients' f_i, or with `weighting = "examples"` of all the s
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedapp.config import LocalWork, RunConfig
-from fedapp.data import ImageData, load_images, load_partition
+from fedapp.data import ImageData, image_shape, load_images, load_partition
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout
 from fedapp.problems.batches import shuffled_batches
+from fedapp.problems.outline import Outline
 from fedapp.problems.problem import Vector
 from fedapp.randomness import Generator
 
@@ -34,7 +36,7 @@ NEWTON_STEPS = 100
 class LinearERM:
     """All the clients' risks; the samples are rows of one matrix."""
 
-    facts = None  # the optimum is that of data which the server knows, not of nodes' own
+    facts = None  # nodes cannot have their own data: the optimum needs all data on the server
 
     def __init__(self, config: RunConfig) -> None:
         self.convex = config.model == "logistic"
@@ -45,7 +47,7 @@ class LinearERM:
         positive = config.erm.positive
         self.rows, self.signs = self._tensors(data.train_images, data.train_labels == positive)
         self._test = self._tensors(data.test_images, data.test_labels == positive)
-        self.layout = Layout((self.rows.shape[1],), (self.rows.shape[1],))
+        self.layout = Layout.single(self.rows.shape[1])
         weights = torch.zeros(len(self.rows), dtype=self.dtype)
         for client in range(len(self.partition)):
             held = torch.from_numpy(self.partition[client])
@@ -127,13 +129,19 @@ class LinearERM:
         return {"x": x}
 
 
+def outline(config: RunConfig) -> Outline:
+    """Return the size of the linear classifier: one weight for each number of an image."""
+    shape, _ = image_shape(config.dataset, config.data_dir)
+    return Outline(Layout.single(prod(shape)), 0, config.dtype)
+
+
 def _two_sided(data: ImageData, config: RunConfig) -> ImageData:
     """Return the samples that take part: all, or those of two classes."""
     keys = config.erm
     for name, label in (("positive", keys.positive), ("negative", keys.negative)):
         if label >= data.num_classes:
             raise ConfigError(
-                f"erm.{name} = {label} is no class of {config.dataset}: choose at most "
+                f"erm.{name} = {label} is not a class of {config.dataset}: choose at most "
                 f"{data.num_classes - 1}."
             )
     if keys.negative < 0:

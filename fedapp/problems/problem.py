@@ -42,7 +42,7 @@ class NetworkObjective(Objective, Protocol):
         """Return a loss at y, the cross-entropy unless another is given, and its gradient."""
 
     def representation(self, y: Tensor, batch: Any) -> Tensor:
-        """Return what the classifier of the network at y sees; the buffers do not change."""
+        """Return the input of the classifier, with the network at y; the buffers do not change."""
 
     def frozen(self, x: Tensor) -> Network:
         """Return a second network, at x, whose parameters have no gradients."""
@@ -51,24 +51,26 @@ class NetworkObjective(Objective, Protocol):
 class Start(Protocol):
     """Where the server begins."""
 
-    layout: Layout
+    @property
+    def layout(self) -> Layout:
+        """How the vector x is divided into tensors and layers."""
 
     def initial(self) -> tuple[Vector, Vector]:
         """Return the common starting point x, and the buffers: what is not trained."""
 
 
 class Problem(Start, Protocol):
-    """The whole of it: every client's objective, the start, and the measure of success."""
+    """All of it: every client's objective, the start, and the evaluation."""
 
     @property
     def facts(self) -> ImageFacts | None:
-        """What nodes with data of their own must know of the images; None if there are none."""
+        """What nodes with their own data must know; None if nodes cannot have their own data."""
 
     def objective(self, client: int) -> Objective:
         """Return f_i."""
 
     def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
-        """Return the figures of a model for `rounds.jsonl`."""
+        """Return the metrics of a model for `rounds.jsonl`."""
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
-        """Return x and the buffers under the names that the model's user knows."""
+        """Return x and the buffers as named tensors, for `model.safetensors`."""

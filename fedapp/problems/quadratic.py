@@ -1,7 +1,7 @@
-"""Quadratics with unequal Hessians: the problem on which exact methods show that they are.
+"""Quadratics with unequal Hessians: the problem that separates exact methods from the others.
 
 f_i(x) = 1/2 (x - b_i)' A_i (x - b_i), f = mean of the f_i, x* in closed form. The eigenvalues of
-every A_i lie in [1 / condition, 1], in axes of the client's own: with equal Hessians
+every A_i lie in [1 / condition, 1], and every client has its own axes: with equal Hessians
 (`quadratic.hessians = "shared"`) every method would look exact. In `quadratic.flat` directions, the
 same for all, they are 0: f then satisfies the PL condition only, and x* is the optimum nearest to 0.
 """
@@ -17,6 +17,7 @@ from torch import Tensor
 from fedapp.config import LocalWork, RunConfig
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout
+from fedapp.problems.outline import Outline
 from fedapp.problems.problem import Vector
 from fedapp.randomness import Generator, generator
 
@@ -37,7 +38,7 @@ class Quadratic:
         self.A = torch.tensor(np.stack([a for a, _ in drawn]), dtype=dtype)
         self.b = torch.tensor(np.stack([b for _, b in drawn]), dtype=dtype)
         self.noise = keys.noise
-        self.layout = Layout((keys.dim,), (keys.dim,))
+        self.layout = Layout.single(keys.dim)
         A, b = self.A.numpy().astype(np.float64), self.b.numpy().astype(np.float64)
         self._A, self._b = A, b
         # Without flat directions this is the one solution; with some, the shortest.
@@ -74,6 +75,11 @@ class Quadratic:
         return {"x": x}
 
 
+def outline(config: RunConfig) -> Outline:
+    """Return the size of the config's quadratics."""
+    return Outline(Layout.single(config.quadratic.dim), 0, config.dtype)
+
+
 def _draw(config: RunConfig, client: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     keys = config.quadratic
     rng = generator(config.seed, "quadratic", client=client)
@@ -100,7 +106,7 @@ class ClientQuadratic:
 
     def __init__(self, A: Tensor, b: Tensor, noise: float) -> None:
         self.A, self.b, self.noise = A, b, noise
-        self.layout = Layout((len(b),), (len(b),))
+        self.layout = Layout.single(len(b))
         self.buffers = b.new_empty(0)
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Tensor]:

@@ -1,6 +1,6 @@
 """Curves of runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from matplotlib.ticker import (
 from numpy.typing import NDArray
 
 from fedapp.errors import ConfigError
+from fedapp.figures import find_figure
 from fedapp.report.runs import Run, over_seeds, short_names
 
 # Okabe and Ito's colours, which all readers can tell apart; dashes show curves that coincide.
@@ -24,16 +25,14 @@ STYLES = ["-", "--", ":", "-."]
 LARGEST = 1e150  # of what is drawn
 
 
-# What a curve can be drawn against: its label, and the values.
-AXES: dict[str, tuple[str, Callable[[Run], list[float]]]] = {
-    "rounds": ("communication rounds", lambda run: [r["round"] for r in run.rounds]),
-    "bytes": ("uplink bytes, all clients", lambda run: run.running_total("uplink_bytes")),
-    "time": ("simulated time", lambda run: run.running_total("simulated_seconds")),
-    "nominal-time": (
-        "simulated time, nominal bits",
-        lambda run: run.running_total("simulated_seconds_nominal"),
-    ),
+# What a curve can be drawn against: rounds, or the running total of a figure.
+AXES = {
+    "rounds": "round",
+    "bytes": "uplink_bytes",
+    "time": "simulated_seconds",
+    "nominal-time": "simulated_seconds_nominal",
 }
+UNITS = {"bytes": "B", "seconds": "s"}
 
 
 def draw_curves(
@@ -70,7 +69,7 @@ def draw_curves(
     if lowest is not None:
         axes[0, 0].set_ylim(bottom=lowest)
     for first in axes[:, 0]:
-        first.set_ylabel(y.replace("_", " "))
+        first.set_ylabel(plain(find_figure(y).label))
     if not panels:
         handles, labels = axes[0, 0].get_legend_handles_labels()
         width = 0.8 + 0.09 * max(map(len, labels))  # inches
@@ -105,27 +104,25 @@ def _begins(name: str, word: str) -> bool:
 def _draw_panel(
     axes: Axes, groups: list[tuple[str, list[Run]]], x: str, y: str, log: bool, log_x: bool
 ) -> None:
-    label, values = AXES[x]
+    against = find_figure(AXES[x])
     groups = [(name, group) for name, group in groups if _can_be_drawn(group, y)] or groups
     for index, (short, group) in enumerate(groups):
-        at, heights = _points(group, values, y)
+        at, heights = _points(group, x, y)
         style = STYLES[index % len(STYLES)]
         colour = COLOURS[index % len(COLOURS)]
         axes.plot(at, np.nanmean(heights, axis=0), style, color=colour, lw=1.4, label=plain(short))
         if len(group) > 1:
             low, high = np.nanmin(heights, axis=0), np.nanmax(heights, axis=0)
             axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
-    axes.set_xlabel(label)
+    axes.set_xlabel(against.label)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if log_x and x != "rounds":
         axes.set_xscale("log")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(5))
-    if x == "bytes":
-        axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
-    elif x != "rounds":
-        axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
+    if against.unit:
+        axes.xaxis.set_major_formatter(EngFormatter(unit=UNITS[against.unit]))
     if axes.get_xscale() == "log":
         axes.xaxis.set_minor_formatter(NullFormatter())
     if log:
@@ -141,19 +138,26 @@ def _can_be_drawn(group: Sequence[Run], y: str) -> bool:
     return any(v is not None and abs(v) <= LARGEST for run in group for v in run.column(y))
 
 
+def _along(run: Run, x: str) -> list[float]:
+    """Return where a run's rounds lie on an axis."""
+    if x == "rounds":
+        return [record["round"] for record in run.rounds]
+    return run.running_total(AXES[x])
+
+
 def _points(
-    group: Sequence[Run], values: Callable[[Run], list[float]], y: str
+    group: Sequence[Run], x: str, y: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return where a group's runs were evaluated, on average, and y of each run there; nan after its end."""
     length = max(len(run.rounds) for run in group)
     at, heights = (np.full((len(group), length), np.nan) for _ in range(2))
     for row, run in enumerate(group):
         known = [k for k, value in enumerate(run.column(y)) if value is not None]
-        at[row, known] = np.array(values(run), dtype=float)[known]
+        at[row, known] = np.array(_along(run, x), dtype=float)[known]
         heights[row, known] = [run.rounds[k][y] for k in known]
     # No axis can show what lies beyond, and it would hide all else: as good as not finite.
     heights[(np.abs(heights) > LARGEST) | (np.abs(at) > LARGEST)] = np.nan
     there = ~np.isnan(heights).all(axis=0)
     if not there.any():
-        raise ConfigError(f"The run {group[0].name} has no figure {y!r}.")
+        raise ConfigError(f"The run {group[0].name} has no metric {y!r}.")
     return np.nanmean(at[:, there], axis=0), heights[:, there]

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedapp.errors import ConfigError
+from fedapp.figures import find_figure
 from fedapp.report.curves import LARGEST, plain
 from fedapp.report.runs import Run, replicates, setting_of
 
@@ -41,7 +42,7 @@ def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title
         known = [number for number in found if abs(number) <= LARGEST]
         values[place] = np.mean(known) if known else np.nan
     if np.isnan(values).all():
-        raise ConfigError(f"These runs have no figure {value!r}.")
+        raise ConfigError(f"These runs have no metric {value!r}.")
     below = _below(notes)
     figure = Figure(
         figsize=(1.6 + 0.9 * len(columns), 1.4 + 0.7 * len(rows) + 0.2 * len(below)),
@@ -58,7 +59,7 @@ def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title
     axes.set_xticks(range(len(columns)), [_tick(v) for v in columns])
     axes.set_yticks(range(len(rows)), [_tick(v) for v in rows])
     axes.set(xlabel=plain(x), ylabel=plain(y), title=title)
-    figure.colorbar(image, label=f"best {plain(value.replace('_', ' '))}")
+    figure.colorbar(image, label=f"best {plain(find_figure(value).label)}")
     if below:
         figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=7)
     figure.savefig(path, dpi=150)

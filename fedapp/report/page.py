@@ -13,13 +13,12 @@ from typing import Any
 
 from fedapp import __version__
 from fedapp.config import RunConfig
+from fedapp.figures import FIGURES, Figure, find_figure, headline, ranked
 from fedapp.report.curves import COLOURS
-from fedapp.report.runs import SMALLER_IS_BETTER, Run, in_groups
+from fedapp.report.runs import Run, in_groups
 
-FIGURES = ("test_accuracy", "test_loss", "train_loss")  # in this order, then an algorithm's own
 SPENT = ("round", "uplink_bytes", "downlink_bytes", "simulated_seconds", "wall_seconds")
 LARGEST = 1e300  # of what is drawn: the page adds up, and its axes leave some room
-NOT_SHOWN = ("clients", "failures", "uplink_bits_nominal", "simulated_seconds_nominal")
 
 
 def write_report(
@@ -64,7 +63,9 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
     return {
         "target": target,
         "colours": COLOURS,
-        "smallerIsBetter": sorted(SMALLER_IS_BETTER),
+        "metrics": {name: _about(find_figure(name)) for name in (*figures, *SPENT)},
+        "headline": headline(figures),
+        "smallerIsBetter": [name for name, f in FIGURES.items() if f.better == "lower"],
         "figures": figures,
         "keys": keys,
         "common": {key: _value(value) for key, value in common.items()},
@@ -86,16 +87,23 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
 
 
 def _figures(runs: Sequence[Run]) -> list[str]:
-    """Return the figures that some run has, the usual ones first."""
-    found = dict.fromkeys(
+    """Return the figures that some run has, the most telling first."""
+    return ranked(
         name
         for run in runs
         for record in run.rounds
         for name, value in record.items()
         if _number(value) is not None
     )
-    own = [name for name in found if name not in (*FIGURES, *SPENT, *NOT_SHOWN)]
-    return [name for name in FIGURES if name in found] + own
+
+
+def _about(figure: Figure) -> dict[str, Any]:
+    """Return what the page must know of a figure."""
+    return {
+        "label": figure.label,
+        "smallerIsBetter": figure.better == "lower",
+        "fraction": figure.unit == "fraction",
+    }
 
 
 def _columns(run: Run, names: Sequence[str]) -> dict[str, Any]:

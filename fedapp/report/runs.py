@@ -13,9 +13,11 @@ import numpy as np
 
 from fedapp.data.sources import SHAPES
 from fedapp.errors import ConfigError
+from fedapp.figures import find_figure
+from fedapp.manifest import PARTIAL, read_config
 from fedapp.names import one_line
-from fedapp.records import PARTIAL, read_config, read_rounds
 from fedapp.report.status import Status, status_of
+from fedapp.rounds_file import read_rounds
 
 log = logging.getLogger("flwr")
 
@@ -38,17 +40,11 @@ class Run:
         return [record.get(name) for record in self.rounds]
 
     def best(self, name: str = "test_accuracy") -> float:
-        """Return a column's best figure, which for losses and distances is the smallest."""
+        """Return a column's best figure, which for losses and distances is the smallest; nan if it has none."""
         found = [value for value in self.column(name) if value is not None]
-        if not found:
-            return float("nan")
-        return min(found) if name in SMALLER_IS_BETTER else max(found)
+        return find_figure(name).best(found) if found else float("nan")
 
 
-SMALLER_IS_BETTER = {
-    "test_loss", "train_loss", "objective", "gap", "distance", "squared_gradient", "failures",
-    "uplink_bytes", "downlink_bytes", "simulated_seconds", "simulated_seconds_nominal", "wall_seconds",
-}  # fmt: skip
 # Where replicates may differ: in the seed, and in what computes nothing.
 NOT_COMPARED = frozenset(
     {"seed", "run-name", "results-dir", "state-dir", "resume", "checkpoint-every", "tensorboard"}
@@ -249,7 +245,7 @@ def best_per(runs: Sequence[Run], keys: Sequence[str], figure: str = "test_accur
 
     A setting without a complete run is kept only where there is no other.
     """
-    sign = -1.0 if figure in SMALLER_IS_BETTER else 1.0
+    sign = -1.0 if find_figure(figure).better == "lower" else 1.0
     best: dict[tuple[Any, ...], tuple[tuple[bool, float], list[Run]]] = {}
     for members in in_settings(runs):
         for key in keys:
@@ -262,7 +258,7 @@ def best_per(runs: Sequence[Run], keys: Sequence[str], figure: str = "test_accur
         if np.isfinite(reached) and (place not in best or rank > best[place][0]):
             best[place] = rank, members
     if not best:
-        raise ConfigError(f"These runs have no figure {figure!r}.")
+        raise ConfigError(f"These runs have no metric {figure!r}.")
     chosen = [run for _, members in best.values() for run in members]
     return [run for run in runs if any(run is other for other in chosen)]
 
@@ -288,9 +284,9 @@ class Reached:
 
 def reach(run: Run, target: float, y: str = "test_accuracy") -> Reached | None:
     """Return what a run needed to reach `target` for the first time; None if it never did."""
-    sign = -1 if y in SMALLER_IS_BETTER else 1
+    figure = find_figure(y)
     for index, value in enumerate(run.column(y)):
-        if value is not None and sign * value >= sign * target:
+        if value is not None and figure.reaches(value, target):
             return Reached(
                 run.rounds[index]["round"],
                 run.running_total("uplink_bytes")[index],

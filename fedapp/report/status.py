@@ -10,10 +10,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fedapp.config import RunConfig
-from fedapp.records import DIVERGED, has_ended
-
-LOCK = ".lock"  # held by the process that works on a run's directory
+from fedapp.manifest import DIVERGED, LOCK
+from fedapp.progress import has_ended
 
 
 class State(StrEnum):
@@ -52,13 +50,8 @@ def status_of(
 ) -> Status:
     """Return the status of the run in a directory, from its config and rounds."""
     planned = int(config["num-rounds"])
-    asked = RunConfig.model_construct(
-        num_rounds=planned, target_accuracy=float(config["target-accuracy"])
-    )
     done = int(rounds[-1]["round"]) if rounds else 0
-    if has_ended(
-        [record | {"test_accuracy": record.get("test_accuracy")} for record in rounds], asked
-    ):
+    if has_ended(rounds, planned, float(config["target-accuracy"])):
         return Status(State.COMPLETE, done, planned)
     if (directory / DIVERGED).is_file():
         return Status(State.DIVERGED, done, planned)

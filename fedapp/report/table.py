@@ -1,4 +1,4 @@
-"""What runs came to, and what they spent to reach a target, as tables."""
+"""Tables of the results of runs, and of what they spent to reach a target."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapp.costs import human_bytes
+from fedapp.figures import find_figure
 from fedapp.report.runs import Run, over_seeds, reach
 
 
@@ -14,31 +15,30 @@ def markdown_table(runs: Sequence[Run], figure: str, target: float) -> str:
 
     Means are of complete runs; every other run has a line of its own that says what it is.
     """
-    accuracy = figure == "test_accuracy"
-    aim, form = (f"{100 * target:g} %", ".4f") if accuracy else (f"{target:g}", ".4g")
+    aim = f"{100 * target:g} %" if find_figure(figure).unit == "fraction" else f"{target:g}"
     lines = [
         f"| run | best | last | uplink a round | rounds to {aim} | uplink to {aim} "
         f"| downlink to {aim} | simulated time | with nominal bits |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, group in over_seeds(runs):
-        if outcome := _best_and_last(group, figure, form):
+        if outcome := _best_and_last(group, figure):
             cells = [name, *outcome, *_spent(group, figure, target)]
         else:
-            cells = [name, f"no {figure.replace('_', ' ')}", *7 * ["-"]]
+            cells = [name, f"no {find_figure(figure).label}", *7 * ["-"]]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
 
 def closing_table(runs: Sequence[Run], figure: str) -> Table:
     """Lay out the results of a sweep: a line for each setting, means over its seeds."""
-    title = figure.replace("_", " ")
+    title = find_figure(figure).label
     table = Table(
         "run", f"best {title}", f"last {title}", "rounds", "uplink", "downlink", "wall time",
         box=None, pad_edge=False,
     )  # fmt: skip
     for name, group in over_seeds(runs):
-        shown = _best_and_last(group, figure, ".4g") or ["-", "-"]
+        shown = _best_and_last(group, figure) or ["-", "-"]
         up, down, seconds = (
             _average([sum(r.get(kind) or 0 for r in run.rounds) for run in group])
             for kind in ("uplink_bytes", "downlink_bytes", "wall_seconds")
@@ -50,12 +50,13 @@ def closing_table(runs: Sequence[Run], figure: str) -> Table:
     return table
 
 
-def _best_and_last(group: Sequence[Run], figure: str, form: str) -> list[str]:
+def _best_and_last(group: Sequence[Run], figure: str) -> list[str]:
     """Write the best and the last figure, means over the seeds; nothing if a run has none."""
     known = [[v for v in run.column(figure) if v is not None] for run in group]
     if not all(known):
         return []
     best, last = [run.best(figure) for run in group], [values[-1] for values in known]
+    form = find_figure(figure).format
     return [_mean(best, form), _mean(last, form)]
 
 

@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.errors import ConfigError
+from fedapp.figures import FIGURES
+from fedapp.observers import Observer
+from fedapp.rounds_file import Record
 
 
 def writer_type() -> Any:
@@ -19,18 +22,24 @@ def writer_type() -> Any:
     return SummaryWriter
 
 
-class TensorBoardLog:
-    """The figures of each round, and what was sent up to it.
+class TensorBoardLog(Observer):
+    """Writes the figures of each round, and what was sent up to it.
 
     `round/<figure>` is a figure as in `rounds.jsonl`; one that a round does not have, or that is
     not finite, is left out. `total/uplink_bytes` and `total/downlink_bytes` add up over the rounds.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._writer = writer_type()(str(directory / "tensorboard"))
-        self._totals = {"uplink_bytes": 0, "downlink_bytes": 0}
+        self._directory = directory / "tensorboard"
+        self._writer_type = writer_type()
+        self._writer: Any = None
+        self._totals = dict.fromkeys((f.name for f in FIGURES.values() if f.unit == "bytes"), 0)
 
-    def round(self, record: dict[str, Any]) -> None:
+    def on_start(self) -> None:
+        """Open the file."""
+        self._writer = self._writer_type(str(self._directory))
+
+    def on_round(self, record: Record) -> None:
         """Add a round; it can be seen at once."""
         step = record["round"]
         for name, value in record.items():
@@ -41,6 +50,7 @@ class TensorBoardLog:
             self._writer.add_scalar(f"total/{name}", self._totals[name], step)
         self._writer.flush()
 
-    def close(self) -> None:
+    def on_end(self, error: BaseException | None) -> None:
         """Close the file."""
-        self._writer.close()
+        if self._writer:
+            self._writer.close()

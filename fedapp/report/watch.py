@@ -21,14 +21,13 @@ from rich.text import Text
 
 from fedapp.costs import human_bytes
 from fedapp.errors import ConfigError
+from fedapp.figures import figures_of, find_figure
+from fedapp.manifest import PARTIAL
 from fedapp.names import one_line
-from fedapp.records import PARTIAL
+from fedapp.problems import find_kind
 from fedapp.report.runs import read_run
 from fedapp.report.status import State, Status, status_of
 
-# What an evaluated round can have; the curve is of the first one that a run does have.
-EVALUATED = ["test_accuracy", "gap", "distance", "objective", "squared_gradient", "test_loss"]
-LABELS = {"squared_gradient": "gradient²"}
 SIDE_BY_SIDE = 80  # columns from which on there is room for two things in a row
 HEADER = 4  # lines
 LOWEST_CURVE = 6  # lines of a curve with its frame, below which it says nothing
@@ -153,7 +152,8 @@ def view(run: WatchedRun, width: int, height: int) -> RenderableType:
 def _header(run: WatchedRun, width: int) -> Panel:
     """Say which run it is and how far."""
     config = run.config
-    model = "" if config["dataset"] == "quadratic" else f", {config['model']}"
+    kind = find_kind(config["dataset"], config["model"])
+    model = f", {config['model']}" if kind.uses_model else ""
     what = Text(
         f"{config['algorithm']} on {config['dataset']}{model}, {config['num-clients']} clients, "
         f"{config['clients-per-round']} a round, seed {config['seed']}",
@@ -212,12 +212,17 @@ def _figures(run: WatchedRun, width: int) -> Panel:
     return Panel(Group(learnt, sent), width=width, height=height)
 
 
+def _evaluated() -> list[str]:
+    """Return what an evaluated round can have; the curve is of the first one that a run does have."""
+    return [figure.name for figure in figures_of("evaluation")]
+
+
 def _learnt(run: WatchedRun) -> Table:
     """List each figure's last and best value, and their rounds."""
     table = _table("", "last", "round", "best", "round")
     every = int(run.config.get("eval-every", 1))
     evaluated = run.round if run.round == run.num_rounds else run.round - run.round % every
-    for name in [*EVALUATED, "train_loss"]:
+    for name in [*_evaluated(), "train_loss"]:
         rounds, values = run.series(name)
         if not values and name != "train_loss":
             continue
@@ -228,10 +233,10 @@ def _learnt(run: WatchedRun) -> Table:
             last = [Text(_number(name, values[-1]), "bold"), Text(str(rounds[-1]), "dim")]
         best = [Text("-"), Text("")]
         if values:
-            value = max(values) if name == "test_accuracy" else min(values)
+            value = find_figure(name).best(values)
             at = rounds[values.index(value)]
             best = [Text(_number(name, value), "green"), Text(str(at), "dim")]
-        table.add_row(_label(name), *last, *best)
+        table.add_row(find_figure(name).label, *last, *best)
     return table
 
 
@@ -261,7 +266,7 @@ def _table(*titles: str) -> Table:
 
 def _curves(run: WatchedRun, width: int, height: int) -> list[RenderableType]:
     """Draw the run's first figure and its train loss in so many lines, or what of it fits."""
-    first = next((name for name in EVALUATED if run.series(name)[1]), "")
+    first = next((name for name in _evaluated() if run.series(name)[1]), "")
     names = [name for name in (first, "train_loss") if run.series(name)[1]]
     if len(names) == 2 and width >= SIDE_BY_SIDE:
         both = Table.grid()
@@ -279,7 +284,7 @@ def _curve(run: WatchedRun, name: str, width: int, height: int) -> Panel:
     """Draw one figure against the rounds, with its range and theirs."""
     rounds, values = run.series(name)
     low, high = min(values), max(values)
-    log = name != "test_accuracy" and low > 0 and high / low > LOG_FROM
+    log = find_figure(name).unit != "fraction" and low > 0 and high / low > LOG_FROM
     ends = [_number(name, high), _number(name, low)]
     margin = max(map(len, ends))
     heights = [math.log10(value) for value in values] if log else values
@@ -291,14 +296,14 @@ def _curve(run: WatchedRun, name: str, width: int, height: int) -> Panel:
     else:
         labels[lines // 2] = ends[0]
     drawing = Text(no_wrap=True, overflow="crop")
-    style = "cyan" if name in EVALUATED else "magenta"
+    style = "cyan" if name in _evaluated() else "magenta"
     for label, dots in zip(labels, braille(rounds, heights, columns, lines), strict=True):
         drawing.append(f"{label:>{margin}} {'┤' if label else '│'}", "dim")
         drawing.append(dots + "\n", style)
     begin, end = f"{rounds[0]} " if len(rounds) > 1 else "", f" round {rounds[-1]}"
     axis = f"{begin}{'─' * (columns - len(begin) - len(end))}{end}"
     drawing.append(f"{'':{margin}} └{axis}", "dim")
-    title = Text(_label(name), style).append(", log scale" if log else "", "dim")
+    title = Text(find_figure(name).label, style).append(", log scale" if log else "", "dim")
     return Panel(drawing, title=title, title_align="left", width=width, border_style="dim")
 
 
@@ -330,15 +335,9 @@ def _scaled(values: Sequence[float]) -> list[float]:
     return [(value / largest - low) / (high - low) if high > low else 0.5 for value in values]
 
 
-def _label(name: str) -> str:
-    return LABELS.get(name, name.replace("_", " "))
-
-
 def _number(name: str, value: float) -> str:
     """Write a figure in at most eight characters, or nine with a minus."""
-    if name == "test_accuracy":
-        return f"{value:.4f}"
-    short = f"{value:.4g}"
+    short = find_figure(name).text(value)
     return f"{value:.2e}" if "e" in short or len(short) > 8 else short
 
 

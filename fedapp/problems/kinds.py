@@ -1,0 +1,114 @@
+"""The problems, as far as a run's config describes them, before torch or any data are loaded.
+
+Commands that only read results ask here too, so nothing in this module imports torch.
+A new problem is one `Kind` here and one module with its class.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedapp.config import RunConfig
+    from fedapp.data import Shard
+    from fedapp.problems.outline import Outline
+    from fedapp.problems.problem import Problem
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a config says about its problem, and how to build it."""
+
+    name: str
+    matches: Callable[[str, str], bool]  # whether the keys dataset and model choose it
+    make: "Callable[[RunConfig, Shard | None], Problem]"
+    outline: "Callable[[RunConfig], Outline]"  # its size, without its data
+    metrics: "Callable[[RunConfig], tuple[str, ...]]"  # the figures that `evaluate` returns
+    uses_model: bool = True  # whether the key model matters, so that it belongs into labels
+    is_network: bool = False  # algorithms may look into it, and nodes may have their own data
+    has_classes: bool = True  # whether clients hold labelled samples of a data set
+    regularizer: str = ""  # the key of the problem's own regulariser; weight-decay is then refused
+
+
+def _make_quadratic(config: "RunConfig", shard: "Shard | None") -> "Problem":
+    from fedapp.problems.quadratic import Quadratic
+
+    return Quadratic(config)
+
+
+def _outline_quadratic(config: "RunConfig") -> "Outline":
+    from fedapp.problems.quadratic import outline
+
+    return outline(config)
+
+
+def _make_linear(config: "RunConfig", shard: "Shard | None") -> "Problem":
+    from fedapp.problems.erm import LinearERM
+
+    return LinearERM(config)
+
+
+def _outline_linear(config: "RunConfig") -> "Outline":
+    from fedapp.problems.erm import outline
+
+    return outline(config)
+
+
+def _make_classification(config: "RunConfig", shard: "Shard | None") -> "Problem":
+    from fedapp.problems.classification import Classification
+
+    return Classification(config, shard)
+
+
+def _outline_classification(config: "RunConfig") -> "Outline":
+    from fedapp.problems.classification import outline
+
+    return outline(config)
+
+
+QUADRATIC = Kind(
+    name="quadratic",
+    matches=lambda dataset, model: dataset == "quadratic",
+    make=_make_quadratic,
+    outline=_outline_quadratic,
+    metrics=lambda config: ("test_loss", "gap", "distance", "squared_gradient"),
+    uses_model=False,
+    has_classes=False,
+)
+LINEAR = Kind(
+    name="linear",
+    matches=lambda dataset, model: model in ("logistic", "sigmoid-erm"),
+    make=_make_linear,
+    outline=_outline_linear,
+    metrics=lambda config: (
+        "test_loss",
+        "test_accuracy",
+        "objective",
+        "squared_gradient",
+        *(["gap"] if config.model == "logistic" else []),
+    ),
+    regularizer="erm.regularization",
+)
+CLASSIFICATION = Kind(
+    name="classification",
+    matches=lambda dataset, model: True,
+    make=_make_classification,
+    outline=_outline_classification,
+    metrics=lambda config: (
+        "test_loss",
+        "test_accuracy",
+        *(["objective"] if config.eval_train else []),
+    ),
+    is_network=True,
+)
+KINDS = (QUADRATIC, LINEAR, CLASSIFICATION)  # the first that matches is the config's
+
+
+def kind_of(config: "RunConfig") -> Kind:
+    """Return the problem of a run."""
+    return find_kind(config.dataset, config.model)
+
+
+def find_kind(dataset: str, model: str) -> Kind:
+    """Return the problem that these values of the keys `dataset` and `model` choose."""
+    return next(kind for kind in KINDS if kind.matches(dataset, model))

@@ -1,0 +1,155 @@
+"""How far the run in a directory is: which rounds it has, whether these are all, and whether its model is there.
+
+Nothing here writes to a directory.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
+from fedapp.files import DamagedFileError, arrays_digest, checkpoint_paths, load_arrays, unseal
+from fedapp.manifest import (
+    CHECKPOINTS,
+    DIVERGED,
+    MODEL,
+    ROUNDS,
+    Manifest,
+    different,
+    identify,
+    run_path,
+)
+from fedapp.rounds_file import Record, read_rounds
+
+log = logging.getLogger("flwr")
+
+# What may change when a run continues: how long and where it runs, but not what it computes.
+MAY_CHANGE = {
+    "num-rounds", "target-accuracy", "eval-every", "eval-train", "checkpoint-every", "resume", "run-name",
+    "results-dir", "data-dir", "state-dir", "on-lost-state", "tensorboard", "device", "round-timeout", "node-timeout", "min-clients",
+    "dp.max-epsilon", "max-update-ratio", "require-all-clients", "node-partitions",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is there of a run."""
+
+    rounds: list[Record]
+    ended: bool  # these are all the rounds that the config asks for
+    damage: list[str]  # a sentence for each file that is missing or not as it was written
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds and the model are there, as they were written."""
+        return self.ended and not self.damage
+
+
+def progress_of(directory: Path, manifest: Manifest, config: RunConfig) -> Progress:
+    """Return how far the run in a directory is."""
+    try:
+        rounds = read_rounds(directory)
+    except (OSError, DamagedFileError) as error:
+        return Progress([], False, [str(error)])
+    ended = has_ended(rounds, config.num_rounds, config.target_accuracy)
+    damage = model_damage(directory, manifest) if ended else ""
+    return Progress(rounds, ended, [damage] if damage else [])
+
+
+def has_ended(rounds: Sequence[Record], num_rounds: int, target_accuracy: float) -> bool:
+    """Tell whether these are all the rounds: as many as asked for, or the last one reached the target."""
+    reached = rounds[-1].get("test_accuracy") or 0.0 if rounds else 0.0
+    return len(rounds) >= num_rounds or 0 < target_accuracy <= reached
+
+
+def model_damage(directory: Path, manifest: Manifest) -> str:
+    """Say why a run's model cannot be used; an empty string if it is there as it was written."""
+    try:
+        model = load_arrays(directory / MODEL, {}, old=True)[0]
+    except DamagedFileError as error:
+        return str(error)
+    if manifest.checked and arrays_digest(model, {}) != manifest.model:
+        return f"{directory / MODEL} is not what this run wrote."
+    return ""
+
+
+def diverged_since(directory: Path, manifest: Manifest) -> int | None:
+    """Return the round whose updates made a run diverge, 0 if that is not known; None if it did not.
+
+    A note of another run does not count.
+    """
+    path = directory / DIVERGED
+    if not path.exists():
+        return None
+    try:
+        note = unseal(path)
+        if note and note["run"] == manifest.identity:
+            return int(note["since"])
+    except (DamagedFileError, KeyError, TypeError, ValueError):
+        pass
+    # An older version noted a sentence only.
+    return None if manifest.checked and not manifest.old_until else 0
+
+
+def skip_reason(config: RunConfig) -> str:
+    """Say why a named run need not be run: it is complete, or it diverged; an empty string if it must be.
+
+    A directory that holds another run is a ConfigError.
+    """
+    directory = run_path(config)
+    manifest = identify(directory) if directory.exists() else None
+    if not manifest:
+        return ""
+    if different(manifest.full_config, config, {"resume"}):
+        raise ConfigError(
+            f"{directory} holds a run with another config: choose another --out, or remove it."
+        )
+    progress = progress_of(directory, manifest, config)
+    if progress.complete:
+        return "is complete already"
+    if diverged_since(directory, manifest) is not None:
+        return f"diverged after {len(progress.rounds)} rounds, and would again"
+    return ""
+
+
+def check_continuation(path: Path, config: RunConfig, found: Manifest) -> None:
+    """Refuse to continue a run with another config, or without what is needed to continue it."""
+    before = found.full_config
+    fixed = {"num-rounds"} if config.lr_schedule == "inverse-sqrt" else set()
+    if key := different(before, config, MAY_CHANGE - fixed):
+        raise ConfigError(
+            f"The run in {path} cannot go on with another {key}: set it to "
+            f"{before.get(key)!r}, or start a new run."
+        )
+    if before.get("checkpoint-every") or checkpoint_paths(path / CHECKPOINTS):
+        return
+    try:
+        rounds = read_rounds(path)
+    except FileNotFoundError:
+        rounds = []
+    ended = has_ended(rounds, config.num_rounds, config.target_accuracy)
+    lost = [ROUNDS] if len(rounds) < found.rounds else []
+    if ended and (damage := model_damage(path, found)):
+        log.warning("%s", damage)
+        lost.append(MODEL)
+    if lost:
+        raise DamagedFileError(
+            f"{path / lost[0]} is damaged and the run has no checkpoint: restore the file from a backup, or "
+            "remove the directory and start again."
+        )
+    if rounds and not ended:
+        raise ConfigError(
+            f"The run in {path} was made without checkpoints and cannot go on: remove it, or choose "
+            "another run-name."
+        )
+
+
+def last_record(config: RunConfig) -> Record:
+    """Return the last round of a named run; empty if there is none."""
+    try:
+        rounds = read_rounds(run_path(config))
+    except (OSError, ConfigError):
+        rounds = []
+    return rounds[-1] if rounds else {}

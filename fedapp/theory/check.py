@@ -1,0 +1,104 @@
+"""Run the theorems' sweeps, and show the results: a table, and a picture for each theorem."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedapp.config import RunConfig, parse_run_config
+from fedapp.errors import ConfigError
+from fedapp.files import writable_directory
+from fedapp.parallel import run_all
+from fedapp.report.panels import draw_panels
+from fedapp.report.runs import load_runs
+from fedapp.report.status import State
+from fedapp.sweep import read_runs
+from fedapp.theory import THEOREMS
+from fedapp.theory.outcome import Finding, Outcome
+
+
+def plan(name: str, presets: Path, directory: Path) -> list[RunConfig]:
+    """Return the runs of a theorem's sweep."""
+    path = presets / f"{name}.toml"
+    if not path.is_file():
+        raise ConfigError(
+            f"{path} is not there: run this in a clone of the repository, or give --presets."
+        )
+    where = {"results-dir": str(directory / name)}
+    return [
+        parse_run_config(run.values | {"run-name": run.name} | where) for run in read_runs(path)
+    ]
+
+
+def conclude(name: str, directory: Path) -> Outcome:
+    """Read a theorem's runs and compare them with what it says."""
+    try:
+        runs = load_runs([directory / name])
+        if left := [run for run in runs if run.status.state in (State.RUNNING, State.INTERRUPTED)]:
+            told = f"{left[0].name}: {left[0].status.text}"
+            return Outcome([Finding("its runs", "complete", told, False)], [])
+        return THEOREMS[name].check(runs)
+    except (IndexError, KeyError, ValueError) as error:  # runs that it needs have no rounds
+        told = f"runs are missing ({type(error).__name__}: {error})"
+        return Outcome([Finding("its runs", "complete", told, False)], [])
+
+
+def check_theorems(names: Sequence[str], presets: Path, directory: Path, workers: int) -> bool:
+    """Check the theorems (all, if none is named); return whether all of them hold."""
+    for name in names:
+        if name not in THEOREMS:
+            raise ConfigError(f"There is no theorem {name!r}: choose {', '.join(THEOREMS)}.")
+    chosen = list(names) or list(THEOREMS)
+    planned = {name: plan(name, presets, directory) for name in chosen}
+    writable_directory("--out", directory)
+    console = Console(highlight=False)
+    # Long runs first, so that no worker is left with one at the end.
+    configs = sorted(
+        (config for runs in planned.values() for config in runs),
+        key=lambda c: -c.num_rounds * c.clients_per_round * (3 + c.local_steps),
+    )
+    console.print(f"{len(configs)} runs, {max(workers, 1)} at a time, in {directory}")
+    progress = Progress(
+        TextColumn("running"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+    with progress:
+        task = progress.add_task("", total=len(configs))
+        for config, error in run_all(configs, workers):
+            progress.advance(task)
+            if error:
+                console.print(f"{config.run_name} ended early: {error}")
+    outcomes = {name: conclude(name, directory) for name in chosen}
+    for name, outcome in outcomes.items():
+        if outcome.panels:
+            draw_panels(outcome.panels, THEOREMS[name].title, directory / f"{name}.png")
+    rows = [(THEOREMS[name].title, f) for name, o in outcomes.items() for f in o.findings]
+    (directory / "theory.md").write_text(markdown(rows))
+    facts = [{"theorem": title} | asdict(finding) for title, finding in rows]
+    (directory / "theory.json").write_text(json.dumps(facts, indent=2) + "\n")
+    console.print(table(rows))
+    held = sum(finding.holds for _, finding in rows)
+    console.print(f"{held} of {len(rows)} hold. Table and pictures: {directory}")
+    return held == len(rows)
+
+
+def table(rows: Iterable[tuple[str, Finding]]) -> Table:
+    """Lay the findings out for a terminal."""
+    shown = Table("theorem", "predicted", "observed", "holds")
+    for title, finding in rows:
+        holds = "yes" if finding.holds else "[bold red]NO[/]"
+        shown.add_row(f"{title}: {finding.claim}", finding.predicted, finding.observed, holds)
+    return shown
+
+
+def markdown(rows: Iterable[tuple[str, Finding]]) -> str:
+    """Write the findings as a Markdown table."""
+    lines = ["| theorem | predicted | observed | holds |", "|---|---|---|---|"]
+    for title, f in rows:
+        cells = (f"{title}: {f.claim}", f.predicted, f.observed, "yes" if f.holds else "**no**")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,123 @@
+"""FedPAQ: theorems 1 and 2."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedapp.report.panels import Curve, Panel
+from fedapp.report.runs import Run
+from fedapp.theory.fits import rising, rounds_of, slope, spread
+from fedapp.theory.measured import (
+    counts,
+    figure,
+    gradient_variance,
+    grouped,
+    named,
+    quantizer_variance,
+    starting_point,
+)
+from fedapp.theory.outcome import Finding, Outcome, Theorem
+
+
+def fedpaq_1(runs: Sequence[Run]) -> Outcome:
+    """|x - x*|^2 = O(tau/T) with lr = (4/mu)/(k tau + 1) from round k_0 on, for several s, r and tau."""
+    slopes, ratios, constants, starts, curves = {}, [], {}, [], []
+    for name, group in named(runs, "fedpaq-1").items():
+        squares = np.mean([figure(run, "distance") ** 2 for run in group], axis=0)
+        k, run = rounds_of(squares), group[0]
+        n, r, tau = counts(run)
+        # L = 1; k_0 of equation 64, and C_1 and C_2 of equation 24.
+        mu = 1 / float(run.config["quadratic.condition"])
+        q, noise = quantizer_variance(run), gradient_variance(run)
+        b1 = 2 * (q / n + (n - r) / (r * (n - 1)) * 4 * (1 + q))
+        k0 = 4 * max(1 / mu, 4 * (b1 / mu**2 + 1), 1 / tau, 4 * n / (mu**2 * tau))
+        late = k >= k0
+        starts.append(k0)
+        slopes[name] = slope(k[late], squares[late])
+        constants[name] = float((squares * k)[late].mean())
+        c1 = 16 / mu**2 * (1 + 2 * q + 8 * (1 + q) * n * (n - r) / (r * (n - 1))) * noise / n
+        c2 = 16 / mu**2 * noise / n * np.e
+        first = squares[late][0] * ((k[late][0] * tau + 1) / (k * tau + 1)) ** 2
+        bound = first + (c1 * tau + c2 * (tau - 1) ** 2) / (k * tau + 1)  # equation 28, less C_3
+        ratios.append(float((squares / bound)[late].max()))
+        label = name.replace("-", " " if name[1] == "o" else " = ")
+        curves.append(Curve(label, k, squares))
+        guide = squares[-1] * k[-1] / k
+        curves.append(
+            Curve("1/k from k_0" if len(curves) == 1 else "", k[late], guide[late], "guide")
+        )
+    ordered = ["no-quantizer", "s-8", "s-2"], ["s-8", "r-4", "r-2"]
+    return Outcome(
+        [
+            Finding(
+                "|x - x*|^2 falls as 1/k for every s, r and tau",
+                "exponent -1 (-1.3 to -0.7) from k_0 of equation 64 on "
+                f"({min(starts):.0f} to {max(starts):.0f})",
+                spread(slopes.values()),
+                all(-1.3 <= p <= -0.7 for p in slopes.values()),
+            ),
+            Finding(
+                "below the bound of equation 28",
+                "ratio at most 1",
+                spread(ratios, ".2g"),
+                all(ratio <= 1 for ratio in ratios),
+            ),
+            Finding(
+                "a coarser quantizer and fewer clients cost accuracy",
+                "k |x - x*|^2 grows along no quantizer, s = 8, s = 2, and r = 8, 4, 2, at most as the bound",
+                "; ".join(" < ".join(f"{constants[n]:.2g}" for n in names) for names in ordered),
+                all(rising([constants[n] for n in names]) for names in ordered)
+                and constants["s-2"] < 10 * constants["no-quantizer"],
+            ),
+        ],
+        [Panel("", "rounds k", "|x - x*|^2", curves)],
+    )
+
+
+def fedpaq_2(runs: Sequence[Run]) -> Outcome:
+    """(1/T) sum |grad f|^2 = O(1/sqrt(T)) with lr = 1/(L sqrt(T))."""
+    findings, curves = [], []
+    for problem in ("quadratic", "sigmoid"):  # the points of the sweep
+        chosen = [run for run in runs if f"-{problem}-" in run.name]
+        n, r, tau = counts(chosen[0])
+        start = starting_point(chosen[0])
+        means, falls = {}, True
+        for K, (run,) in grouped(chosen, "num-rounds").items():
+            # x_0 to x_{K-1}, as in the theorem: the start, and all but the last round.
+            squares = figure(run, "squared_gradient")[:-1]
+            means[tau * K] = float((start["squared_gradient"] + squares.sum()) / K)
+            name = "objective" if "objective" in start else "test_loss"
+            falls &= bool(figure(run, name)[-1] < start[name])
+        T, values = np.array(list(means)), np.array(list(means.values()))
+        curves.append(Curve(problem, T, values, "points"))
+        curves.append(Curve("1/sqrt(T)", T, values[-1] * (T[-1] / T) ** 0.5, "guide"))
+        exponent = slope(T, values)
+        findings.append(
+            Finding(
+                f"mean of |grad f|^2 falls as 1/sqrt(T), and f falls ({problem})",
+                "exponent -0.5 (at most -0.4)",
+                f"{exponent:.2f}, f {'falls' if falls else 'does not fall'}",
+                exponent <= -0.4 and falls,
+            )
+        )
+        if "gap" in start:  # f* is known, and so are all the constants of the bound
+            q, noise = quantizer_variance(chosen[0]), gradient_variance(chosen[0])
+            bounds = 2 * start["gap"] / T**0.5
+            bounds += (1 + q) * noise * (1 / n + 4 / r * (n - r) / (n - 1)) / T**0.5
+            bounds += noise * (n + 1) / n * (tau - 1) / T
+            ratios = values / bounds
+            findings.append(
+                Finding(
+                    f"below the bound of equation 84 ({problem})",
+                    "ratio at most 1",
+                    spread(ratios),
+                    bool((ratios <= 1).all()),
+                )
+            )
+    return Outcome(findings, [Panel("", "steps T", "mean of |grad f|^2", curves)])
+
+
+THEOREMS = {
+    "fedpaq-1": Theorem("FedPAQ, theorem 1", fedpaq_1),
+    "fedpaq-2": Theorem("FedPAQ, theorem 2", fedpaq_2),
+}

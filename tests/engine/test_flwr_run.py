@@ -1,0 +1,54 @@
+"""`flwr run` on a SuperLink of the test's own: the same bits as inline, and mistakes told."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.superlink import FlwrRun, own_superlink
+from fedapp.config import Value
+from tests.conftest import RunInline, kebab, read_rounds
+from tests.support.runs import assert_same
+
+# One after the other: they share what they start.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flwr")]
+
+
+@pytest.fixture(scope="module")
+def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
+    with own_superlink(tmp_path_factory.mktemp("flwr-home")) as run:
+        yield run
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes"),
+    [
+        ({"algorithm": "fedavg"}, 5),  # nothing remembered
+        ({"algorithm": "gradma"}, 2),  # the server's memory, and clients that come back
+        ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),  # compressed; states delivered
+        ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
+    ],
+)
+def test_the_same_bits_as_inline(
+    keys: dict[str, Value],
+    nodes: int,
+    flwr_run: FlwrRun,
+    run_inline: RunInline,
+    tmp_path: Path,
+) -> None:
+    values = kebab(keys | {"num_rounds": 4})
+    config = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
+    shown, status = flwr_run(f'{config} results-dir="{tmp_path}" run-name="simulated"', nodes)
+    assert status["status"] == "finished:completed", shown
+    assert f"Results: {tmp_path}/simulated" in shown
+    simulated, inline = tmp_path / "simulated", run_inline(**keys, num_rounds=4)
+    assert len(read_rounds(simulated)) == 4
+    assert_same(simulated, inline)
+
+
+def test_a_mistake_ends_the_run_as_failed_without_a_traceback(flwr_run: FlwrRun) -> None:
+    shown, status = flwr_run("clients-per-round=21")
+    assert status["status"] == "finished:failed"
+    assert "set it to at most num-clients = 20." in shown
+    assert "Traceback" not in shown

@@ -1,0 +1,262 @@
+"""RayGrid: the same bits as inline, on any number of workers, and what happens when they die."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import run_simulation
+from deploy.federation import BIN, ROOT, free_port
+from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.engine.ray import RayGrid, RayWorkers
+from fedapp.errors import ConfigError, RunError
+from fedapp.problems import make_problem
+from fedapp.registry import make_strategy
+from fedapp.rounds import run_rounds
+from tests.conftest import PATIENCE, RunInline, default_sigint, kebab, wait_for
+from tests.support.runs import assert_same
+from tests.support.workers import run_on
+
+# One after the other: they share what they start.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[RayWorkers]:
+    with RayWorkers(2) as started:
+        yield started
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The first test here: after it, this process has a Ray of its own."""
+    words = ["run_simulation.py", "--address", "127.0.0.1:1", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    assert not ray.is_initialized()
+    assert run_simulation.main() == 2
+    errors = capfd.readouterr().err
+    assert errors.startswith("No Ray cluster answers at --address 127.0.0.1:1 (")
+    assert len(errors.splitlines()) == 1
+
+
+CASES: list[dict[str, Value]] = [
+    {"algorithm": "fedavg", "num_rounds": 6},
+    {"algorithm": "mifam", "num_rounds": 12},
+    {"algorithm": "fedcomgate", "num_rounds": 12},
+    {"algorithm": "scaffold", "compressor": "topk", "error_feedback": True, "num_rounds": 6},
+    {"algorithm": "fedadam", "dataset": "quadratic", "num_rounds": 6},
+    {"model": "resnet20", "num_rounds": 2, "local_steps": 1},
+    {"local_epochs": 1, "partition": "dirichlet", "partition_alpha": 0.1, "num_rounds": 4},
+]
+
+
+@pytest.mark.parametrize("keys", CASES)
+def test_two_workers_give_the_same_bits_as_inline(
+    keys: dict[str, Value], workers: RayWorkers, run_inline: RunInline, tmp_path: Path
+) -> None:
+    """Run after run on one set of workers."""
+    assert_same(run_on(workers, tmp_path / "ray", **keys), run_inline(**keys))
+
+
+def rounds_on(workers: RayWorkers, config: RunConfig) -> tuple[Any, Iterator[dict[str, Any]]]:
+    problem = make_problem(config)
+    strategy = make_strategy(config, problem)
+    grid = RayGrid(workers, config.flat())
+    return grid, run_rounds(grid, strategy, problem, config, "test")
+
+
+def kill(workers: RayWorkers, index: int) -> None:
+    _, pid = ray.get(workers.actors[index].whereabouts.remote())
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_worker_killed_between_rounds_costs_its_clients_one_round(
+    workers: RayWorkers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """tests/engine/test_ray_faults.py kills one in the middle of a round, and without a state-dir."""
+    keys: dict[str, Value] = {"algorithm": "mifam", "num_rounds": 6, "clients_per_round": 20}
+    keys["state_dir"] = str(tmp_path / "state")
+    config = parse_run_config(kebab(keys | {"round_retries": 0}))
+    with caplog.at_level("WARNING", logger="flwr"):
+        _, rounds = rounds_on(workers, config)
+        records = [next(rounds), next(rounds)]
+        kill(workers, 1)
+        records += rounds
+    failures = [record["failures"] for record in records]
+    assert sum(failures) == max(failures), "the worker's clients fail once"
+    assert 0 < sum(failures) < 20
+    assert [r["clients"] + r["failures"] for r in records] == [20] * 6
+    assert sum("has died and is started again" in m for m in caplog.messages) == 1
+    assert not any("CLIENT STATE IS LOST" in m for m in caplog.messages)
+
+
+def test_clients_that_are_not_done_in_time_have_failed(
+    workers: RayWorkers, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = parse_run_config(
+        kebab({"num_rounds": 1, "local_steps": 300, "round_timeout": 0.01, "round_retries": 0})
+    )
+    _, rounds = rounds_on(workers, config)
+    with caplog.at_level("WARNING", logger="flwr"), pytest.raises(RunError):
+        list(rounds)
+    assert any("no answer in time" in m for m in caplog.messages)
+
+
+def test_push_and_pull(workers: RayWorkers) -> None:
+    """The rest of Flower's Grid interface."""
+    from flwr.app import RecordDict
+
+    grid = RayGrid(workers, RunConfig().flat())
+    message = grid.create_message(RecordDict(), "query", 1, "")
+    identities = list(grid.push_messages([message]))
+    replies = wait_for(lambda: list(grid.pull_messages(identities)), "a reply")
+    assert replies[0].content["hosting"]["clients"] == list(range(20))
+    assert not list(grid.pull_messages(identities))
+
+
+def marked_processes(mark: str) -> list[int]:
+    """Return the processes that inherited a mark in their environment."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            environment = (process / "environ").read_bytes() if process.name.isdigit() else b""
+            if mark.encode() in environment and (process / "cmdline").read_bytes():  # no zombie
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+RAY, INLINE = ["--workers", "1"], ["--engine", "inline"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "number"),
+    [(RAY, signal.SIGINT), (RAY, signal.SIGTERM), (INLINE, signal.SIGTERM)],
+    ids=["Ray, Ctrl-C", "Ray, SIGTERM", "inline, SIGTERM"],
+)
+def test_ctrl_c_ends_everything_and_leaves_whole_lines(
+    engine: list[str], number: int, tmp_path: Path
+) -> None:
+    mark = f"FEDAPP_TEST_MARK={tmp_path}"
+    with default_sigint():
+        started = subprocess.Popen(
+            [
+                sys.executable, "run_simulation.py", *engine, "--out", tmp_path,
+                "-c", 'num-rounds=1000000 run-name="long"',
+            ],
+            cwd=ROOT, env=os.environ | {"FEDAPP_TEST_MARK": str(tmp_path)}, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    path = tmp_path / "long" / "rounds.jsonl"
+
+    def is_running() -> bool:
+        assert started.poll() is None, started.communicate()
+        return path.exists() and path.read_text().count("\n") >= 5
+
+    wait_for(is_running, "five rounds")
+    assert marked_processes(mark)
+    if number == signal.SIGINT:
+        os.killpg(started.pid, number)  # as a terminal does
+    else:
+        started.send_signal(number)
+    _, errors = started.communicate(timeout=PATIENCE)
+    assert started.returncode == 130
+    assert "Interrupted; the rounds so far are saved." in errors
+    assert "Traceback" not in errors
+    text = path.read_text()
+    assert text.endswith("\n")
+    assert [json.loads(line)["round"] for line in text.splitlines()][:3] == [1, 2, 3]
+    assert (tmp_path / "long" / "model.safetensors").exists()
+    wait_for(lambda: not marked_processes(mark), "the end of all that was started")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """A Ray cluster of two node processes, with one CPU each, on loopback."""
+    address = f"127.0.0.1:{free_port()}"
+    place = ["--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--block"]
+    head = ["--head", "--port", address.split(":")[1], "--include-dashboard", "false"]
+    # Of its own, because Ray notes the latest cluster there, and short, because of its sockets.
+    temporary = tempfile.mkdtemp(prefix="ray-")
+    nodes: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> None:
+        command = [str(BIN / "ray"), "start", *arguments, *place]
+        path = tmp_path / f"ray-{len(nodes)}.log"
+        with path.open("w") as log:
+            environment = os.environ | {"RAY_TMPDIR": temporary, "PYTHONUNBUFFERED": "1"}
+            nodes.append(
+                subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            )
+
+        def has_started() -> bool:
+            assert nodes[-1].poll() is None, path.read_text()
+            return "Ray runtime started" in path.read_text()
+
+        wait_for(has_started, "a Ray node")
+
+    try:
+        start(*head)
+        start("--address", address)
+        yield address
+    finally:
+        for node in reversed(nodes):
+            node.terminate()
+        for node in nodes:
+            node.wait(PATIENCE)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def test_a_cluster_of_two_nodes(cluster: str, run_inline: RunInline, tmp_path: Path) -> None:
+    script = (
+        "import json, sys, ray\n"
+        "from pathlib import Path\n"
+        "from tests.conftest import wait_for\n"
+        "from tests.support.workers import run_on\n"
+        "from fedapp.engine.ray import RayWorkers\n"
+        "ray.init(sys.argv[1], log_to_driver=False)\n"
+        "wait_for(lambda: ray.cluster_resources().get('CPU') == 2, 'two nodes')\n"
+        "ray.shutdown()\n"
+        "with RayWorkers(2, address=sys.argv[1]) as workers:\n"
+        "    places = ray.get([a.whereabouts.remote() for a in workers.actors])\n"
+        "    run = run_on(workers, Path(sys.argv[2]), algorithm='mifam', num_rounds=6)\n"
+        "print(json.dumps([len({node for node, _ in places}), str(run)]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, cluster, tmp_path / "cluster"],
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    nodes, directory = json.loads(done.stdout.strip().splitlines()[-1])
+    assert nodes == 2
+    assert_same(Path(directory), run_inline(algorithm="mifam", num_rounds=6))
+
+
+def test_too_many_workers_are_told(workers: RayWorkers) -> None:
+    with pytest.raises(ConfigError, match="more than the"):
+        RayWorkers(1000)
+    assert ray.is_initialized()
+
+
+def test_the_command_line_runs_on_ray(tmp_path: Path, run_inline: RunInline) -> None:
+    done = subprocess.run(
+        [
+            sys.executable, ROOT / "run_simulation.py", "--workers", "1", "--out", tmp_path / "out",
+            "-c", 'algorithm="mifam" num-rounds=4 run-name="one"',
+        ],
+        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert_same(tmp_path / "out" / "one", run_inline(algorithm="mifam", num_rounds=4))

@@ -1,0 +1,198 @@
+"""GradMA: who has a slot in the memory, case by case; layers; what is refused; what can be saved."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedapp import client_app
+from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.engine import InlineGrid
+from fedapp.errors import ConfigError
+from fedapp.problems import make_problem
+from fedapp.randomness import generator, sample_cohort
+from fedapp.registry import make_strategy
+from fedapp.rounds import run_rounds
+from fedapp.wire import Update
+from tests import oracles
+from tests.conftest import RunInline, kebab, read_rounds
+from tests.support.cases import config_for, trajectory
+
+
+def strategy_of(m: int, **keys: Value) -> Any:
+    config = config_for("gradma-s", gradma__memory_size=m, clients_per_round=2, **keys)
+    return make_strategy(config, make_problem(config))
+
+
+def cohorts_of(text: str) -> list[list[int]]:
+    return [[int(c) for c in part.split(",")] for part in text.split()]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "left"),
+    [
+        ("0,1 2", [0, 1, 2]),  # room for all
+        ("0,1 2 0 1 3", [0, 1, 3]),  # 2 has the smallest count
+        ("0,1 2 3", [1, 2, 3]),  # a tie: the oldest goes
+        ("0,1 2 0,3", [0, 2, 3]),  # the oldest of the smallest that is not in the round itself
+        (
+            "0,1 2 1,2 3,4",
+            [2, 3, 4],
+        ),  # two at once: 0 has the smallest count, then 1 is older than 2
+        ("0,1 2 1,2 3 0", [1, 2, 0]),  # evicted, it comes back with a count of 1, and 3 is older
+        ("0,1 2 3 0 3 4", [3, 0, 4]),  # after an eviction the count begins anew
+    ],
+)
+def test_who_has_a_slot_case_by_case(rounds: str, left: list[int]) -> None:
+    strategy = strategy_of(3)
+    counter: dict[int, int] = dict.fromkeys(range(12), 0)
+    buf: list[int] = []
+    for S in cohorts_of(rounds):
+        counter, buf, new = oracles.mem_red(3, S, counter, buf)
+        assert strategy.mem_red(S) == new
+        assert list(strategy.slots) == buf
+        assert strategy.counter == {i: counter[i] for i in buf}
+        assert len(set(strategy.slots.values())) == len(buf), "no slot is held twice"
+    assert sorted(strategy.slots) == sorted(left)
+
+
+def test_who_has_a_slot_over_many_rounds() -> None:
+    rng = np.random.default_rng(0)
+    for m in (2, 3, 5, 12):
+        strategy = strategy_of(m)
+        counter: dict[int, int] = dict.fromkeys(range(12), 0)
+        buf: list[int] = []
+        for _ in range(300):
+            S = sorted(int(c) for c in rng.choice(12, size=2, replace=False))
+            counter, buf, new = oracles.mem_red(m, S, counter, buf)
+            assert strategy.mem_red(S) == new
+            assert list(strategy.slots) == buf
+            assert strategy.counter == {i: counter[i] for i in buf}
+            assert set(strategy.slots.values()) <= set(range(m))
+
+
+@pytest.mark.parametrize(("size", "allowed"), [(1, False), (2, True), (12, True), (13, False)])
+def test_the_memory_holds_from_a_cohort_to_all_clients(size: int, allowed: bool) -> None:
+    if allowed:
+        assert strategy_of(size).memory_size == size
+    else:
+        with pytest.raises(ConfigError, match="clients-per-round = 2 to num-clients = 12, or 0"):
+            strategy_of(size)
+
+
+def test_the_default_memory_is_a_hundred_or_all() -> None:
+    assert strategy_of(0).memory_size == 12
+    assert strategy_of(0, num_clients=150).memory_size == 100
+
+
+NETWORK: dict[str, Value] = {
+    "model": "mlp-6-5",
+    "dtype": "float64",
+    "num_clients": 8,
+    "clients_per_round": 3,
+    "num_rounds": 20,
+    "local_steps": 3,
+    "batch_size": 16,
+    "lr": 0.1,
+    "weight_decay": 0.01,
+    "partition": "dirichlet",
+    "gradma__beta1": 0.5,
+    "gradma__beta2": 0.7,
+    "gradma__memory_size": 5,
+}
+
+
+def network_oracle(config: RunConfig, **parts: Any) -> list[oracles.Vector]:
+    """GradMA's pseudocode on a network; gradients are the problem's own, minus its client code."""
+    problem: Any = make_problem(config)
+
+    def gradient(k: int, i: int, t: int, y: oracles.Vector) -> oracles.Vector:
+        objective = problem.objective(i)
+        rng = generator(config.seed, "batches", k, i)
+        batch = list(objective.batches(config.local_work, rng))[t]
+        slope = objective.loss_gradient(torch.tensor(y), batch)[1].numpy().copy()
+        return np.asarray(slope + config.weight_decay * y)
+
+    clients = list(range(config.num_clients))
+    cohorts = [
+        sample_cohort(clients, config.clients_per_round, config.seed, k)
+        for k in range(1, config.num_rounds + 1)
+    ]
+    return list(
+        oracles.gradma(
+            problem.initial()[0],
+            gradient,
+            cohorts,
+            config.local_steps,
+            config.lr,
+            1.0,
+            config.num_clients,
+            problem.layout.tensors,
+            config.gradma.beta1,
+            config.gradma.beta2,
+            config.gradma.memory_size,
+            **parts,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "parts"),
+    [("gradma", {}), ("gradma-w", {"server": False}), ("gradma-s", {"worker": False})],
+)
+def test_layers_are_projected_each_by_itself(algorithm: str, parts: dict[str, Any]) -> None:
+    config = parse_run_config(kebab(NETWORK | {"algorithm": algorithm}))
+    ours, theirs = trajectory(config), network_oracle(config, **parts)
+    assert len(ours) == 20
+    for a, b in zip(ours, theirs, strict=True):
+        assert np.linalg.norm(a - b) < 1e-8 * np.linalg.norm(b)
+    whole = config.model_copy(
+        update={"gradma": config.gradma.model_copy(update={"scope": "model"})}
+    )
+    other = trajectory(whole)[-1]
+    assert np.linalg.norm(other - ours[-1]) > 1e-6, "the scope makes a difference"
+
+
+def test_the_memory_can_be_saved_and_taken_up_again() -> None:
+    """A strategy that is given another's memory goes on as that does, bit for bit."""
+    config = parse_run_config(kebab(NETWORK | {"algorithm": "gradma-s"}))
+    problem = make_problem(config)
+    whole: Any = make_strategy(config, problem)
+    grid = InlineGrid(client_app.app, config.flat(), 2)
+    rounds = run_rounds(grid, whole, problem, config, "memory")
+    for _ in range(9):
+        next(rounds)
+    later: Any = make_strategy(config, problem)
+    later.restore(whole.saved())
+    rng = np.random.default_rng(0)
+    for k in range(6):
+        clients = sorted(int(c) for c in rng.choice(8, size=3, replace=False))
+        updates = [Update(c, {"u": rng.standard_normal(whole.x.size)}, 1, 3, 0.0) for c in clients]
+        for strategy in (whole, later):
+            strategy.aggregate(updates)
+        np.testing.assert_array_equal(whole.x, later.x, err_msg=f"round {k}")
+        assert whole.slots == later.slots
+
+
+def test_a_client_whose_answer_was_lost_has_no_part_in_the_memory() -> None:
+    """Of two invited clients one is heard: it alone has a slot, and the others' counts stay."""
+    strategy = strategy_of(4)
+
+    def hear(*clients: int) -> None:
+        strategy.invite([3, 5], 1, 0)
+        sent = {"u": np.ones(20, np.float32)}
+        strategy.aggregate([Update(c, sent, 1, 1, 0.0) for c in clients])
+
+    hear(3, 5)
+    hear(3)
+    assert strategy.counter == {3: 2, 5: 1}
+    np.testing.assert_allclose(strategy.D.vector(strategy.slots[3]), 1.5)  # beta2 = 0.5
+    np.testing.assert_allclose(strategy.D.vector(strategy.slots[5]), 0.5)
+
+
+@pytest.mark.parametrize("algorithm", ["gradma", "gradma-w", "gradma-s"])
+def test_it_learns_the_digits(algorithm: str, run_inline: RunInline) -> None:
+    records = read_rounds(run_inline(algorithm=algorithm, num_rounds=30, clients_per_round=10))
+    assert records[-1]["test_accuracy"] > 0.6
+    assert records[-1]["failures"] == 0

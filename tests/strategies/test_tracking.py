@@ -1,0 +1,289 @@
+"""Drift correction: exact where FedAvg stalls, its invariants, and mistakes that it must not make."""
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clients.fedcomgate import TrackingClient
+from fedapp import client_app
+from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.engine import InlineGrid
+from fedapp.errors import ConfigError
+from fedapp.problems import make_problem
+from fedapp.registry import find_compressor, make_strategy
+from fedapp.rounds import run_rounds
+from tests import oracles
+from tests.conftest import RunInline, kebab, read_rounds
+from tests.support.cases import (
+    CASES,
+    LR,
+    ROUNDS,
+    TAU,
+    N,
+    S,
+    config_for,
+    expected,
+    largest_difference,
+    oracle_inputs,
+    quantizer,
+    trajectory,
+)
+
+EXACT: dict[str, Value] = {
+    "dataset": "quadratic",
+    "dtype": "float64",
+    "num_clients": 6,
+    "clients_per_round": 6,
+    "local_steps": 4,
+    "lr": 0.3,
+    "num_rounds": 250,
+}
+
+ONE_STEP: dict[str, Value] = {
+    "compressor": "qsgd",
+    "qsgd__levels": 8,
+    "local_steps": 1,
+    "lr": 0.6,
+    "num_rounds": 350,
+}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"algorithm": "fedgate"},
+        {"algorithm": "fedcomgate", "compressor": "qsgd", "qsgd__levels": 8},
+        {"algorithm": "scaffold"},
+        {"algorithm": "scaffold", "scaffold__option": 1},
+        {"algorithm": "scaffold", "compressor": "topk", "topk__ratio": 0.5, "error_feedback": True},
+        {"algorithm": "scaffold", "clients_per_round": 3, "num_rounds": 500},
+        {"algorithm": "fedcet"},
+        {"algorithm": "fedcet", "local_steps": 1, "lr": 0.6},
+        {"algorithm": "fedcet", "compressor": "qsgd", "qsgd__levels": 8},
+        {"algorithm": "feddyn", "local_steps": 20, "num_rounds": 150, "feddyn__alpha": 0.3},
+        {"algorithm": "feddc", "feddc__alpha": 0.02, "num_rounds": 500},
+        {"algorithm": "fedgate", "clients_per_round": 3, "num_rounds": 500},
+        ONE_STEP | {"algorithm": "diana"},
+        ONE_STEP | {"algorithm": "vrdiana", "vrdiana__probability": 0.3, "quadratic__noise": 1.0},
+    ],
+)
+def test_the_optimum_is_reached(keys: dict[str, Value], run_inline: RunInline) -> None:
+    assert read_rounds(run_inline(**(EXACT | keys)))[-1]["distance"] < 1e-6
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedpaq", "fedcom"])
+def test_without_correction_it_is_not(algorithm: str, run_inline: RunInline) -> None:
+    keys: dict[str, Value] = {"algorithm": algorithm, "compressor": "none"}
+    records = read_rounds(run_inline(**(EXACT | keys)))
+    assert records[-1]["distance"] > 1e-2
+    assert records[-1]["distance"] == pytest.approx(records[-2]["distance"], rel=1e-6), "it stalled"
+
+
+@pytest.mark.parametrize("algorithm", ["fedgate", "fedcomgate"])
+def test_tracking_vectors_sum_to_zero(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all clients; and they are not zero themselves."""
+    used: dict[int, list[torch.Tensor]] = defaultdict(list)
+    steps = TrackingClient.corrected_steps
+
+    def spy(self: TrackingClient, x: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+        used[self.round].append(delta)
+        return steps(self, x, delta)
+
+    monkeypatch.setattr(TrackingClient, "corrected_steps", spy)
+    trajectory(config_for(algorithm, clients_per_round=N, dtype="float64"))
+    assert len(used) == 30
+    for deltas in used.values():
+        assert len(deltas) == N
+        assert float(torch.stack(deltas).sum(0).norm()) < 1e-10
+    assert all(float(delta.norm()) > 0.1 for delta in used[30])
+
+
+@pytest.mark.parametrize(
+    ("mistake", "count"),
+    [
+        ("tracks unquantized", S),
+        ("tracks unquantized", N),
+        ("divides by N", S),
+        ("quantizes u/s", S),
+        ("quantizes u/s", N),
+    ],
+)
+def test_a_known_mistake_would_be_noticed(mistake: str, count: int) -> None:
+    """The pseudocode with the mistake in it is far from what the clients and the server do."""
+    case = CASES["fedcomgate"]
+    config = config_for("fedcomgate", clients_per_round=count, dtype="float64", **case.keys)
+    ours = trajectory(config)
+    assert largest_difference(ours, expected(case, config)) < 1e-5
+    with np.errstate(all="ignore"):
+        wrong = expected(case, config, mistake=mistake)
+    assert not largest_difference(ours, wrong) < 1e-3
+
+
+def test_the_server_keeps_only_the_means_that_somebody_waits_for() -> None:
+    config = config_for("fedcomgate", num_rounds=60)
+    problem = make_problem(config)
+    strategy = make_strategy(config, problem)
+    grid = InlineGrid(client_app.app, config.flat(), 2)
+    kept = []
+    for _ in run_rounds(grid, strategy, problem, config, "test"):
+        waiting = {strategy._accepted[c] for c in strategy._accepted}
+        assert strategy.deliveries.tags == waiting
+        kept.append(len(strategy.deliveries.tags))
+    assert max(kept) < N
+    full = config_for("fedcomgate", clients_per_round=N, num_rounds=3)
+    strategy = make_strategy(full, problem)
+    for _ in run_rounds(
+        InlineGrid(client_app.app, full.flat(), 2), strategy, problem, full, "full"
+    ):
+        assert len(strategy.deliveries.tags) == 1
+
+
+@pytest.mark.parametrize("algorithm", ["fedgate", "fedcomgate", "scaffold", "feddyn", "feddc"])
+def test_lost_answers_are_those_of_a_smaller_cohort(algorithm: str) -> None:
+    """The pseudocode, run with the clients whose answers arrived, gives the same models."""
+    keys: dict[str, Value] = (
+        {"compressor": "topk", "topk__ratio": 0.5} if algorithm == "fedcomgate" else {}
+    )
+    if keys:
+        keys |= {"fedcomgate__memory": "paper"}
+    config = config_for(algorithm, dtype="float64", clients_per_round=N, **keys)
+    problem = make_problem(config)
+    strategy = make_strategy(config, problem)
+    grid = Interrupted(client_app.app, config.flat(), 3)
+    ours = [strategy.x.copy() for _ in run_rounds(grid, strategy, problem, config, "lossy")]
+    x, gradient, _ = oracle_inputs(config)
+    arrived = [i for i in range(N) if i % 3 != 1]  # not those of the second of three nodes
+    cohorts = [arrived if k % 3 == 0 else list(range(N)) for k in range(1, ROUNDS + 1)]
+    numbers: dict[str, Any] = {"tau": TAU, "lr": LR, "N": N}
+    numbers |= {"alpha": 0.1} if algorithm in ("feddyn", "feddc") else {"server_lr": 1.0}
+    if algorithm == "fedcomgate":
+        numbers |= {"Q": quantizer(config), "memory": "paper"}
+    theirs = list(getattr(oracles, algorithm)(x, gradient, cohorts, **numbers))
+    assert largest_difference(ours, theirs) < 1e-9
+
+
+class Interrupted(InlineGrid):
+    """Loses the answers of one node in every third round."""
+
+    trained = 0
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        if any(r.metadata.message_type == "train" for r in replies):
+            self.trained += 1
+            if self.trained % 3 == 0:
+                return [r for r in replies if r.metadata.src_node_id != 2]
+        return replies
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["fedgate", "fedcomgate", "scaffold", "diana", "feddyn", "feddc"]
+)
+def test_lost_answers_do_not_spoil_exactness(algorithm: str) -> None:
+    """A client whose answer was lost goes on from what the server knows of it."""
+    keys = EXACT | (ONE_STEP if algorithm == "diana" else {}) | {"algorithm": algorithm}
+    config = parse_run_config(kebab(keys | {"compressor": "qsgd", "qsgd__levels": 16}))
+    problem = make_problem(config)
+    strategy = make_strategy(config, problem)
+    grid = Interrupted(client_app.app, config.flat(), 3)
+    failures = [r["failures"] for r in run_rounds(grid, strategy, problem, config, "lossy")]
+    assert sum(failures) > 150
+    assert problem.evaluate(strategy.x, strategy.buffers)["distance"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"algorithm": "qsgd", "local_steps": 2}, "set local-steps = 1"),
+        ({"algorithm": "qsgd", "local_steps": 1}, "set clients-per-round = 20"),
+        ({"algorithm": "diana", "local_steps": 2}, "set local-steps = 1"),
+        ({"algorithm": "diana", "local_steps": 1, "compressor": "topk"}, "unbiased"),
+        (
+            {"algorithm": "diana", "local_steps": 1, "error_feedback": True},
+            "error-feedback = false",
+        ),
+        ({"algorithm": "scaffold", "weighting": "examples"}, 'set weighting = "uniform"'),
+        ({"algorithm": "feddyn", "weighting": "examples"}, 'set weighting = "uniform"'),
+        ({"algorithm": "feddyn", "server_lr": 0.5}, "leave server-lr = 0"),
+        ({"algorithm": "feddc", "server_lr": 0.5}, "leave server-lr = 0"),
+        ({"algorithm": "fedcet"}, "set clients-per-round = 20"),
+        ({"algorithm": "fedcet", "clients_per_round": 20, "local_epochs": 1}, "set local-steps"),
+        # tau = 5 and lr = 0.2: 2 / (8 * 0.2)
+        ({"algorithm": "fedcet", "clients_per_round": 20, "fedcet__c": 1.25}, r"lr\) = 1.25,"),
+        ({"algorithm": "fedcet", "clients_per_round": 20, "fedcet__c": -1.0}, r"lr\) = 1.25,"),
+        (
+            {"algorithm": "fedcomgate", "fedcomgate__memory": "local", "error_feedback": True},
+            "error-feedback = false",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    keys: dict[str, Value], said: str, run_inline: RunInline
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run_inline(**keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "warned"),
+    [
+        ({"compressor": "qsgd", "qsgd__levels": 16}, True),  # sqrt(15010) / 16 = 7.7
+        ({"compressor": "qsgd", "qsgd__levels": 16, "qsgd__bucket": 128}, False),  # 0.5
+        ({"compressor": "qsgd", "qsgd__levels": 130}, False),
+        ({"compressor": "uniform"}, False),
+        ({"compressor": "uniform", "uniform__bits": 2}, True),
+        ({"compressor": "randk", "randk__ratio": 0.1}, True),  # 9
+    ],
+)
+def test_a_compressor_that_is_too_coarse_for_tracking_is_told(
+    keys: dict[str, Value], warned: bool, run_inline: RunInline, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", logger="flwr"):
+        run_inline(algorithm="fedcomgate", num_rounds=1, **keys)
+    assert any("relative variance q" in message for message in caplog.messages) == warned
+
+
+def test_the_shift_step_of_diana_is_known_to_both_sides() -> None:
+    config = parse_run_config(
+        kebab({"algorithm": "diana", "local_steps": 1, "dataset": "quadratic"})
+    )
+    problem = make_problem(config)
+    compressor = find_compressor(config, problem.layout.tensors)
+    assert compressor is not None
+    strategy: Any = make_strategy(config, problem)
+    assert strategy.alpha == 1 / (1 + compressor.variance(30)) == 1 / (1 + 30 / 16**2)
+
+
+def test_scaffold_by_hand() -> None:
+    """One client, f = (x - b)^2 / 2, tau = 2, lr = 1/2: u = -0.75 b, c = c_1 = u / (tau lr)."""
+    config = RunConfig(
+        algorithm="scaffold",
+        dataset="quadratic",
+        num_clients=1,
+        clients_per_round=1,
+        num_rounds=1,
+        local_steps=2,
+        lr=0.5,
+        dtype="float64",
+    ).model_copy(update={"quadratic": RunConfig().quadratic.model_copy(update={"dim": 1})})
+    problem: Any = make_problem(config)
+    strategy: Any = make_strategy(config, problem)
+    grid = InlineGrid(client_app.app, config.flat())
+    for _ in run_rounds(grid, strategy, problem, config, "hand"):
+        pass
+    a, b = float(problem.A[0]), float(problem.b[0])
+    assert a == pytest.approx(1.0)
+    np.testing.assert_allclose(strategy.x, [0.75 * b])
+    np.testing.assert_allclose(strategy.c, [-0.75 * b])
+
+
+def test_the_oracle_s_quantizer_is_unbiased() -> None:
+    """What the pseudocode is run with is itself right."""
+    rng = np.random.default_rng(0)
+    v = rng.standard_normal(7)
+    draws = np.stack([oracles.qsgd(v, 3, rng.random(7, np.float32)) for _ in range(20_000)])
+    error = draws.std(axis=0) / len(draws) ** 0.5
+    assert (np.abs(draws.mean(axis=0) - v) < 5 * error).all()

@@ -1,0 +1,34 @@
+"""Runs inline, and whether two of them are the same."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from fedapp import client_app, server_app
+from fedapp.config import Value, parse_run_config
+from fedapp.engine import InlineGrid
+from tests.conftest import read_rounds
+
+
+def run(directory: Path, keys: dict[str, Value], **more: Value) -> Path:
+    """Run, or go on with, a config; its results are in the directory."""
+    config = parse_run_config(keys | more | {"results-dir": str(directory)})
+    return server_app.run(InlineGrid(client_app.app, config.flat(), 2), config).path
+
+
+def trained(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a run's model, and its rounds without the time they took."""
+    rounds = [{**line, "wall_seconds": 0} for line in read_rounds(directory)]
+    return load_file(directory / "model.safetensors"), rounds
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Compare models and rounds, bit for bit."""
+    (model, rounds), (model_too, rounds_too) = trained(one), trained(other)
+    assert rounds == rounds_too
+    assert list(model) == list(model_too)
+    for name in model:
+        np.testing.assert_array_equal(model[name], model_too[name])
+        assert model[name].tobytes() == model_too[name].tobytes()

@@ -1,0 +1,13 @@
+"""Runs on Ray workers."""
+
+from pathlib import Path
+
+from fedapp import server_app
+from fedapp.config import Value, parse_run_config
+from fedapp.engine.ray import RayGrid, RayWorkers
+from tests.conftest import kebab
+
+
+def run_on(workers: RayWorkers, results: Path, **keys: Value) -> Path:
+    config = parse_run_config(kebab(keys) | {"results-dir": str(results)})
+    return server_app.run(RayGrid(workers, config.flat()), config).path

@@ -1,0 +1,66 @@
+"""The table of figures: what it says of those that are declared, and of those that are not."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from fedapp import figures
+from fedapp.figures import COLUMNS, FIGURES, Figure, declare, find_figure, headline, ranked
+
+
+@pytest.fixture
+def own_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the table as it was."""
+    monkeypatch.setattr(figures, "FIGURES", dict(FIGURES))
+    yield
+
+
+def test_every_column_of_a_line_is_declared() -> None:
+    assert set(COLUMNS) <= FIGURES.keys()
+    assert all(figure.name == name for name, figure in FIGURES.items())
+
+
+def test_more_accuracy_and_less_loss_are_better() -> None:
+    accuracy, loss = find_figure("test_accuracy"), find_figure("test_loss")
+    assert accuracy.best([0.2, 0.9, 0.5]) == 0.9
+    assert loss.best([0.2, 0.9, 0.5]) == 0.2
+    assert [accuracy.reaches(value, 0.9) for value in (0.89, 0.9, 0.91)] == [False, True, True]
+    assert [loss.reaches(value, 0.9) for value in (0.89, 0.9, 0.91)] == [True, True, False]
+
+
+def test_only_what_each_attempt_at_a_round_costs_is_added_up() -> None:
+    assert {name for name, figure in FIGURES.items() if figure.summed} == {
+        "failures",
+        "uplink_bytes",
+        "downlink_bytes",
+        "uplink_bits_nominal",
+        "simulated_seconds",
+        "simulated_seconds_nominal",
+    }
+
+
+def test_a_figure_that_nobody_declared_has_its_name_as_label() -> None:
+    assert find_figure("tracking_norm") == Figure("tracking_norm", "tracking norm", "higher")
+    assert find_figure("tracking_norm").text(0.000123456) == "0.0001235"
+
+
+def test_runs_are_judged_by_the_most_telling_figure_that_they_have() -> None:
+    every = ["round", "own", "train_loss", "test_loss", "gap", "test_accuracy", "uplink_bytes"]
+    assert ranked(every) == ["test_accuracy", "gap", "test_loss", "train_loss", "own"]
+    assert headline(every) == "test_accuracy"
+    assert headline(["round", "own", "test_loss"]) == "test_loss"
+    assert headline(["round", "wall_seconds", "own"]) == "own"
+    assert headline(["round", "wall_seconds"]) == ""
+
+
+@pytest.mark.usefixtures("own_table")
+def test_a_problem_can_declare_figures_of_its_own() -> None:
+    error = Figure("mean_error", "mean error", "lower", format=".2f")
+    declare(error)
+    declare(error)  # a module may be imported twice
+    assert find_figure("mean_error").best([3.0, 1.0]) == 1.0
+    assert headline(["mean_error", "round"]) == "mean_error"
+    with pytest.raises(ValueError, match="another figure 'mean_error'"):
+        declare(Figure("mean_error"))
+    with pytest.raises(ValueError, match="another figure 'gap'"):
+        declare(Figure("gap", better="higher"))

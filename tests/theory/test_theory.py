@@ -1,0 +1,257 @@
+"""The theorems' checks: the algorithms pass them, and a wrong implementation does not.
+
+The presets are cut down to what a test has time for; `fedapp theory` runs them whole.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import clients.fedcet
+from clients.averaging import FedAvgClient
+from clients.fedcet import FedCETClient
+from clients.fedcomgate import TrackingClient
+from clients.feddyn import FedDynClient
+from fedapp import registry
+from fedapp.cli import PRESETS
+from fedapp.compression import quantizers
+from fedapp.config import RunConfig
+from fedapp.parallel import run_all
+from fedapp.theory import THEOREMS
+from fedapp.theory.check import conclude, plan
+from fedapp.theory.fits import linear_rate, slope
+from fedapp.theory.outcome import Outcome
+from fedapp.wire import Update
+from strategies.fedpaq import FedPAQ
+from tests.support.commands import fedapp
+
+Patch = pytest.MonkeyPatch
+
+
+def few(count: int, **more: int) -> dict[str, int]:
+    """Return the keys of a run with fewer clients: what a theorem says of ten, it says of four."""
+    return {"num_clients": count, "clients_per_round": count} | more
+
+
+# Of FedCET's second theorem: the base, and one other step size, noise and number of steps.
+FEDCET_2 = ("alpha-0.1-seed-0", "alpha-0.4-seed-0", "sigma-0.25-seed-0", "tau-8-seed-0")
+# What is run of a theorem's sweep: which runs, and what is different in them.
+CUT: dict[str, tuple[Callable[[RunConfig], bool], Callable[[RunConfig], dict[str, int]]]] = {
+    "fedcet-1": (lambda c: c.local_steps in (5, 10), lambda c: {"num_rounds": c.num_rounds // 2}),
+    "fedcet-2": (lambda c: c.run_name.endswith(FEDCET_2), lambda c: few(3)),
+    "fedcet-linear": (lambda c: True, lambda c: few(4) if c.dataset == "quadratic" else {}),
+    "fedpaq-1": (lambda c: c.seed == 0, lambda c: {}),
+    "fedpaq-2": (
+        lambda c: c.num_rounds <= 1000,
+        lambda c: {"num_rounds": c.num_rounds // (4 if c.dataset == "quadratic" else 2)},
+    ),
+    "fedcom-q": (lambda c: c.seed == 0, lambda c: few(4, num_rounds=150)),
+    "fedcom-noise": (lambda c: c.seed < 2, lambda c: {}),
+    "fedcomgate-pl": (lambda c: True, lambda c: few(4, num_rounds=150)),
+    "exactness": (lambda c: True, lambda c: few(4, num_rounds=120)),
+    "stall": (
+        lambda c: c.algorithm == "fedavg",
+        lambda c: few(4, num_rounds=300 if c.local_steps == 1 else 100),
+    ),
+    "messages": (
+        lambda c: c.lr in (0.8, 1.0) and c.local_steps in (2, 3),
+        lambda c: few(4, num_rounds=40),
+    ),
+}
+
+
+def outcome(name: str, directory: Path) -> Outcome:
+    """Run a theorem's sweep, cut down, in this process."""
+    chosen, changes = CUT[name]
+    configs = [c.model_copy(update=changes(c)) for c in plan(name, PRESETS, directory) if chosen(c)]
+    for _ in run_all(configs, workers=0):
+        pass
+    return conclude(name, directory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", THEOREMS)
+def test_the_algorithms_agree_with_the_theorem(name: str, tmp_path: Path) -> None:
+    for finding in outcome(name, tmp_path).findings:
+        assert finding.holds, finding
+
+
+def drop_the_drift(patch: Patch) -> None:
+    """FedCET forgets d_i."""
+    remembered = FedCETClient.remembered
+
+    def without(self: FedCETClient, *names: str) -> list[Tensor]:
+        z, d = remembered(self, *names)
+        return [z, torch.zeros_like(d)]
+
+    patch.setattr(FedCETClient, "remembered", without)
+
+
+def flip_the_exchange(patch: Patch) -> None:
+    """FedCET adds c (z_i - z) where it should take it off, and the other way round."""
+    gain = clients.fedcet.exchange_gain
+    patch.setattr(clients.fedcet, "exchange_gain", lambda config: -gain(config))
+
+
+def round_to_nearest(patch: Patch) -> None:
+    """QSGD rounds to the nearest level: biased."""
+
+    original: Any = quantizers.QSGD.quantize
+
+    class Middle:
+        def random(self, size: int, dtype: Any) -> Any:
+            return np.full(size, 0.5, dtype)
+
+    def quantize(self: quantizers.QSGD, vector: Any, rng: Any) -> Any:
+        return original(self, vector, Middle())
+
+    patch.setattr(quantizers.QSGD, "quantize", quantize)
+
+
+def flip_the_step(patch: Patch) -> None:
+    """FedPAQ ascends."""
+
+    def aggregate(self: FedPAQ, updates: Sequence[Update]) -> None:
+        self.x = self.x - self.server_lr * self.mean(updates, "p")
+
+    patch.setattr(FedPAQ, "aggregate", aggregate)
+
+
+def drop_the_tracking(patch: Patch) -> None:
+    """FedGATE, FedCOMGATE and SCAFFOLD take plain steps."""
+    steps = TrackingClient.corrected_steps
+    patch.setattr(
+        TrackingClient, "corrected_steps", lambda self, x, delta: steps(self, x, 0 * delta)
+    )
+
+
+def flip_feddyn(patch: Patch) -> None:
+    """FedDyn's h_i moves the wrong way."""
+    update = FedDynClient.update
+
+    def flipped(self: FedDynClient, x: Tensor) -> dict[str, Tensor]:
+        before = self.state.get("h_i", torch.zeros_like(x))
+        sent = update(self, x)
+        self.state["h_i"] = 2 * before - self.state["h_i"]
+        return sent
+
+    patch.setattr(FedDynClient, "update", flipped)
+
+
+def ignore_the_zero_point(patch: Patch) -> None:
+    """The noise of the zero point is not added."""
+    make = registry._make_compressor.__wrapped__
+
+    def quiet(name: str, tables: Any, sizes: Any) -> Any:
+        qsgd, uniform, topk, randk = tables
+        silent = uniform.model_copy(update={"zero_point_noise": 0})
+        return make(name, (qsgd, silent, topk, randk), sizes)
+
+    patch.setattr(registry, "_make_compressor", quiet)
+
+
+def one_step_only(patch: Patch) -> None:
+    """FedAvg's clients stop after one local step."""
+
+    def update(self: FedAvgClient, x: Tensor) -> dict[str, Tensor]:
+        first, *_ = self.batches()
+        return {"u": self.lr * self.gradient(x, first).clone()}
+
+    patch.setattr(FedAvgClient, "update", update)
+
+
+# A mistake for each theorem, and the findings, by their place, that must turn to no.
+MISTAKES: dict[str, list[tuple[Callable[[Patch], None], set[int]]]] = {
+    "fedcet-1": [(drop_the_drift, {0, 1})],
+    "fedcet-2": [(drop_the_drift, {1}), (flip_the_exchange, {0, 1})],
+    "fedcet-linear": [(drop_the_drift, {0, 1})],
+    "fedpaq-1": [(round_to_nearest, {0, 2})],
+    "fedpaq-2": [(flip_the_step, {0, 1, 2})],
+    "fedcom-q": [(round_to_nearest, {0})],
+    "fedcom-noise": [(ignore_the_zero_point, {0, 1})],
+    "fedcomgate-pl": [(drop_the_tracking, {0})],
+    "exactness": [(flip_feddyn, {0})],
+    "stall": [(one_step_only, {0})],
+    "messages": [(drop_the_drift, {0}), (drop_the_tracking, {0})],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "mistake", "wrong"),
+    [(name, *case) for name, cases in MISTAKES.items() for case in cases],
+)
+def test_a_wrong_implementation_does_not(
+    name: str,
+    mistake: Callable[[Patch], None],
+    wrong: set[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mistake(monkeypatch)
+    with np.errstate(all="ignore"):
+        findings = outcome(name, tmp_path).findings
+    told = {place for place, finding in enumerate(findings) if not finding.holds}
+    assert wrong <= told, findings
+
+
+def test_every_theorem_has_a_mistake() -> None:
+    assert set(MISTAKES) == set(CUT) == set(THEOREMS)
+
+
+def test_runs_that_ended_at_once_are_a_no(tmp_path: Path) -> None:
+    """A step size with which the first round overflows: a line that says no, not a traceback."""
+    for name in ("exactness", "fedcet-linear"):
+        configs = [
+            config.model_copy(update={"lr": 1e200, "num_rounds": 3})
+            for config in plan(name, PRESETS, tmp_path)
+        ]
+        errors = [error for _, error in run_all(configs, workers=0)]
+        assert all(errors)
+        assert not any(finding.holds for finding in conclude(name, tmp_path).findings)
+
+
+@pytest.mark.slow
+def test_the_command_writes_table_and_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    presets = tmp_path / "presets"
+    presets.mkdir()
+    text = (PRESETS / "exactness.toml").read_text().replace("num-rounds = 200", "num-rounds = 120")
+    text = text.replace("num-clients = 10", "num-clients = 4")
+    text = text.replace("clients-per-round = 10", "clients-per-round = 4")
+    (presets / "exactness.toml").write_text(text)
+    words = ["theory", "exactness", "--presets", str(presets), "--out", str(tmp_path / "out")]
+    words[1:1] = ["--workers", "0"]
+    assert fedapp(monkeypatch, *words) == 0
+    assert "2 of 2 hold" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "out" / "theory.json").read_text())
+    assert [row["holds"] for row in rows] == [True, True]
+    assert (tmp_path / "out" / "theory.md").read_text().count("| yes |") == 2
+    assert (tmp_path / "out" / "exactness.png").stat().st_size > 10_000
+    # What is there already is not run again; a shorter run does not reach the optimum, and is told.
+    (presets / "exactness.toml").write_text(text.replace("num-rounds = 120", "num-rounds = 20"))
+    words[-1] = str(tmp_path / "short")
+    words[2] = "1"  # in a process of their own
+    assert fedapp(monkeypatch, *words) == 1
+    told = capsys.readouterr().out
+    assert "NO" in told
+    assert "1 of 2 hold" in told
+    assert fedapp(monkeypatch, "theory", "fermat") == 2
+    assert "There is no theorem 'fermat'" in capsys.readouterr().err
+
+
+def test_the_fits_by_hand() -> None:
+    x = np.arange(1.0, 50)
+    assert slope(x, 3 * x**-1.5) == pytest.approx(-1.5)
+    assert np.isnan(slope(x, np.where(x > 40, np.inf, 1.0)))
+    rate, fit = linear_rate(5 * 0.8**x, 1e-3)
+    assert rate == pytest.approx(0.8)
+    assert fit == pytest.approx(1.0)
+    assert np.isnan(linear_rate(np.full(30, np.inf), 1e-3)[0])
