@@ -65,23 +65,38 @@ class QuadraticKeys(Table):
     condition: float = Field(10.0, ge=1, description="condition number of every client's Hessian")
     heterogeneity: float = Field(1.0, ge=0, description="spread of the clients' own optima")
     noise: float = Field(0.0, ge=0, description="standard deviation of the gradient noise")
-    hessians: Literal["own", "shared"] = Field("own", description="each client's, or the same")
-    flat: int = Field(0, ge=0, description="directions in which no client's quadratic changes")
+    hessians: Literal["own", "shared"] = Field(
+        "own", description='"own": every client\'s differs; "shared": all have the same'
+    )
+    flat: int = Field(
+        0,
+        ge=0,
+        description="directions in which no client's quadratic changes: still PL, no longer strongly convex",
+    )
 
 
 class ErmKeys(Table):
     """The binary problems, `model = "logistic"` and `"sigmoid-erm"`."""
 
-    positive: int = Field(0, ge=0, description="the class that is told from others")
+    positive: int = Field(
+        0,
+        ge=0,
+        description='of model = "logistic" and "sigmoid-erm": the class that is separated from others',
+    )
     negative: int = Field(-1, ge=-1, description="the other class; -1: all the rest")
-    regularization: float = Field(1e-4, gt=0, description="lambda over the smoothness L")
+    regularization: float = Field(1e-4, gt=0, description="lambda over the smoothness constant L")
 
 
 class VitKeys(Table):
     """The model vit-base."""
 
-    image_size: int = Field(224, ge=16, description="side to which images are resized")
-    weights: str = Field("", description="a file of torchvision's vit_b_16 weights, or imagenet")
+    image_size: int = Field(
+        224, ge=16, description='side, a multiple of 16, to which model = "vit-base" resizes images'
+    )
+    weights: str = Field(
+        "",
+        description='where it starts: a file (.safetensors or .pth) of torchvision\'s vit_b_16, "imagenet" (fetched), or empty: random',
+    )
 
     @field_validator("weights")
     @classmethod
@@ -92,12 +107,32 @@ class VitKeys(Table):
 class DpKeys(Table):
     """Differential privacy of whole clients."""
 
-    clip: float = Field(0.0, ge=0, description="largest norm of an update; 0: no privacy")
-    noise_multiplier: float = Field(1.0, ge=0, description="z: noise on the sum over clip")
-    where: Literal["server", "client"] = Field("server", description="who clips and adds noise")
-    delta: float = Field(1e-5, gt=0, lt=1, description="of (epsilon, delta)")
-    noise_from: Literal["system", "seed"] = Field("system", description="seed: for research only")
-    max_epsilon: float = Field(0.0, ge=0, description="the run ends before it costs more; 0: none")
+    clip: float = Field(
+        0.0,
+        ge=0,
+        description="differential privacy: largest Euclidean norm of what a client contributes; 0: none",
+    )
+    noise_multiplier: float = Field(
+        1.0,
+        ge=0,
+        description="z: standard deviation of the noise on the sum of a round's updates, over clip",
+    )
+    where: Literal["server", "client"] = Field(
+        "server",
+        description='who clips and adds noise: the "server", to the mean; or each "client", before it sends',
+    )
+    delta: float = Field(
+        1e-5, gt=0, lt=1, description="of (epsilon, delta); well below 1/num-clients"
+    )
+    noise_from: Literal["system", "seed"] = Field(
+        "system",
+        description='the operating system\'s entropy, and cohorts too; or "seed": reproducible, and protects nobody',
+    )
+    max_epsilon: float = Field(
+        0.0,
+        ge=0,
+        description="the run ends before a round that would cost more than this in all; 0: no limit",
+    )
 
     @property
     def central(self) -> bool:
@@ -114,7 +149,9 @@ class TimeKeys(Table):
     """The simulated clock (FedPAQ, section 5)."""
 
     comm_comp_ratio: float = Field(
-        100.0, ge=0, description="time to send a model over time to train on one sample"
+        100.0,
+        ge=0,
+        description="simulated clock: time to send a model over time to train on one sample",
     )
 
 
@@ -127,79 +164,173 @@ class RunConfig(Table):
     clients_per_round: int = Field(5, ge=1, description="clients sampled for each round")
 
     local_steps: int = Field(5, ge=1, description="mini-batch steps of a client in a round")
-    local_epochs: int = Field(0, ge=0, description="if > 0, passes over the data instead")
+    local_epochs: int = Field(
+        0, ge=0, description="if > 0, passes over the client's data instead of local-steps"
+    )
     batch_size: int = Field(32, ge=0, description="0: all of the client's data")
     lr: float = Field(0.2, gt=0, description="local step size")
     lr_schedule: Literal["constant", "exponential", "inverse", "inverse-sqrt"] = Field(
-        "constant", description="how lr changes from round to round"
+        "constant",
+        description='in round k + 1: "constant"; "exponential": lr * lr-decay^k; "inverse": lr / (k tau + 1); "inverse-sqrt": lr / sqrt(num-rounds tau)',
     )
     lr_decay: float = Field(0.998, gt=0, le=1, description="see lr-schedule")
-    weight_decay: float = Field(0.0, ge=0, description="added to every local gradient")
-    server_lr: float = Field(0.0, ge=0, description="0: the algorithm's own default")
+    weight_decay: float = Field(
+        0.0, ge=0, description="added, times the model, to every local gradient"
+    )
+    server_lr: float = Field(
+        0.0,
+        ge=0,
+        description="server step size; 0: the algorithm's own default (1.0; fedadam 0.02)",
+    )
     weighting: Literal["uniform", "examples"] = Field(
-        "uniform", description="how updates are averaged"
+        "uniform",
+        description='mean of the updates: "uniform", or "examples": by the client\'s data',
     )
     aggregation: Literal[
         "mean", "median", "trimmed-mean", "multi-krum", "geometric-median", "centered-clipping"
-    ] = Field("mean", description="how updates become one: see docs/robustness.md")
-    mixing: Literal["none", "nnm"] = Field("none", description="of the updates, before that")
+    ] = Field(
+        "mean",
+        description='of the updates: "mean"; against a few hostile clients "median" or "trimmed-mean", number by number, "multi-krum", "geometric-median", "centered-clipping": see docs/robustness.md',
+    )
+    mixing: Literal["none", "nnm"] = Field(
+        "none",
+        description='"nnm": before that, every update becomes the mean of its nearest ones; for clients whose data differ',
+    )
     hostile: float = Field(
-        0.0, ge=0, lt=0.5, description="share of clients assumed hostile; 0: not said"
+        0.0,
+        ge=0,
+        lt=0.5,
+        description="share of clients assumed hostile, below 0.5: multi-krum and nnm need it, other rules are checked against it; 0: not said",
     )
-    trim: float = Field(0.1, ge=0, lt=0.5, description="share left out at each end (trimmed-mean)")
+    trim: float = Field(
+        0.1,
+        ge=0,
+        lt=0.5,
+        description="trimmed-mean: the share of clients left out at each end; below the share of hostile clients it protects nobody",
+    )
     clip_radius: float = Field(
-        0.0, ge=0, description="tau of centered-clipping; 0: the median distance from the centre"
+        0.0,
+        ge=0,
+        description="centered-clipping: largest distance of an update from the last aggregate; 0: the median of these distances",
     )
-    max_examples: int = Field(0, ge=0, description="that a client may claim; 0: no limit")
-    max_update_norm: float = Field(0.0, ge=0, description="of a vector that is sent; 0: no limit")
+    max_examples: int = Field(
+        0, ge=0, description="a client that claims more examples than this has failed; 0: no limit"
+    )
+    max_update_norm: float = Field(
+        0.0,
+        ge=0,
+        description="largest Euclidean norm of a vector that a client sends (statistics such as BatchNorm's then go by their median); 0: no limit",
+    )
     too_long: Literal["reject", "clip"] = Field(
-        "reject", description="what becomes of an update above max-update-norm"
+        "reject",
+        description='an update above it: "reject" it, as a failed client, or "clip" it to that length',
     )
     max_update_ratio: float = Field(
-        1000.0, ge=0, description="of an update's length to the usual one; 0: no limit"
+        1000.0,
+        ge=0,
+        description="an update longer than this times the usual length (a running median; see fedapp/lengths.py) is a failed client; 0: no limit",
     )
-    compressor: str = Field("", description="of what clients send; empty: the algorithm's own")
-    error_feedback: bool = Field(False, description="add what compression lost to the next update")
+    compressor: str = Field(
+        "",
+        description='of what clients send: "none", "float16", "qsgd", "uniform", "topk", "randk"; empty: the algorithm\'s own (see `fedapp algorithms`)',
+    )
+    error_feedback: bool = Field(
+        False, description="clients add what compression lost to their next update"
+    )
     seed: int = Field(0, ge=0, description="of everything random")
 
-    dataset: str = Field("digits", description="digits, quadratic, or an image data set")
-    data_dir: str = Field("", description="directory that holds <dataset>/train-*.parquet")
-    train_samples: int = Field(0, ge=0, description="so many of them, at random; 0: all")
+    dataset: str = Field(
+        "digits",
+        description='"digits" (embedded), "quadratic", or mnist, fashion_mnist, cifar10, cifar100, tiny-imagenet, femnist, emnist',
+    )
+    data_dir: str = Field(
+        "",
+        description="full path of a directory that holds <dataset>/train-*.parquet and test-*.parquet; empty: the Hugging Face hub",
+    )
+    train_samples: int = Field(
+        0, ge=0, description="if > 0, only this many of the training samples, chosen at random"
+    )
     partition: Literal["iid", "dirichlet", "classes", "writer"] = Field(
-        "classes", description="who holds which samples"
+        "classes", description='who holds which samples: "iid", "dirichlet", "classes", "writer"'
     )
-    partition_alpha: float = Field(0.5, gt=0, description="of the Dirichlet partition")
+    partition_alpha: float = Field(
+        0.5, gt=0, description="concentration of the Dirichlet partition: smaller is more uneven"
+    )
     classes_per_client: int = Field(2, ge=1, description="of the classes partition")
-    model: str = Field("mlp-200", description="a network's name, logistic or sigmoid-erm")
-    norm: Literal["batch", "group"] = Field("batch", description="normalisation in resnet20")
-    dtype: Literal["float32", "float64"] = Field("float32", description="of all numbers")
-    device: str = Field("cpu", description="cpu, cuda or cuda:<n>, for training and evaluation")
-
-    eval_every: int = Field(1, ge=1, description="evaluate after every so many rounds")
-    eval_train: bool = Field(False, description="evaluate on the clients' samples too")
-    target_accuracy: float = Field(0.0, ge=0, le=1, description="stop there; 0: never")
-    results_dir: str = Field("", description="empty: fedapp-results in the home directory")
-    run_name: str = Field("", description="empty: made from algorithm, data set and time")
-    tensorboard: bool = Field(False, description="log to TensorBoard too")
-    state_dir: str = Field("", description="where clients keep state; empty: with the node")
-    on_lost_state: Literal["go-on", "reset"] = Field(
-        "go-on", description="a client has lost its state: go on, or start all states afresh"
+    model: str = Field(
+        "mlp-200",
+        description='"logreg", "mlp-<width>-<width>-...", "lenet5", "vgg11", "vgg19", "resnet18", "resnet20", "vit-base"; two classes: "logistic", "sigmoid-erm"',
     )
-    checkpoint_every: int = Field(0, ge=0, description="rounds between checkpoints; 0: none")
+    norm: Literal["batch", "group"] = Field(
+        "batch", description='normalisation in resnet18 and resnet20: "batch" or "group"'
+    )
+    dtype: Literal["float32", "float64"] = Field(
+        "float32",
+        description='of models, gradients and what is sent uncompressed: "float32" or "float64"',
+    )
+    device: str = Field(
+        "cpu", description='"cpu", "cuda" or "cuda:<n>": where training and evaluation compute'
+    )
+
+    eval_every: int = Field(
+        1, ge=1, description="rounds between evaluations; the last round is always evaluated"
+    )
+    eval_train: bool = Field(
+        False,
+        description="evaluate on all the clients' training samples too: the figure `objective`",
+    )
+    target_accuracy: float = Field(
+        0.0, ge=0, le=1, description="stop when the test accuracy reaches it; 0: run all rounds"
+    )
+    results_dir: str = Field(
+        "",
+        description="empty: fedapp-results in the home directory; a relative path is in the home directory too",
+    )
+    run_name: str = Field(
+        "",
+        description="directory of this run's results; empty: made from algorithm, data set and time",
+    )
+    tensorboard: bool = Field(
+        False,
+        description="log the figures for TensorBoard too, in the run's directory; needs the extra `tensorboard`",
+    )
+    state_dir: str = Field(
+        "",
+        description="directory for what clients remember between rounds; empty: kept with the node",
+    )
+    on_lost_state: Literal["go-on", "reset"] = Field(
+        "go-on",
+        description='a client no longer has what it remembered: "go-on": that client restarts without it, or "reset": all states restart, from the same model',
+    )
+    checkpoint_every: int = Field(
+        0, ge=0, description="rounds between checkpoints of the server's state; 0: no checkpoints"
+    )
     resume: bool | str = Field(
         False,
-        description="go on from the run's last checkpoint; or the path of a run to go on with",
+        description="true: continue from the last checkpoint of run-name, if there is one; or the full path of a run's directory",
     )
-    min_clients: int = Field(1, ge=1, description="a round with fewer updates is repeated")
-    round_retries: int = Field(3, ge=0, description="how often it is repeated")
-    round_timeout: float = Field(3600.0, ge=0, description="seconds to wait; 0: no limit")
+    min_clients: int = Field(
+        1, ge=1, description="a round with fewer updates than this is repeated with a fresh cohort"
+    )
+    round_retries: int = Field(
+        3, ge=0, description="how often a round is repeated before the run gives up"
+    )
+    round_timeout: float = Field(
+        3600.0, ge=0, description="seconds to wait for a round's answers; 0: no limit"
+    )
     node_timeout: float = Field(
-        600.0, ge=0, description="seconds to wait for nodes, if too few are there; 0: no limit"
+        600.0,
+        ge=0,
+        description="seconds to wait for nodes to connect or come back, while those there host fewer than min-clients; 0: no limit",
     )
     require_all_clients: Literal["auto", "yes", "no"] = Field(
-        "auto", description="whether round 1 needs a node for every client"
+        "auto",
+        description='a node for every client before round 1: "yes", or the run ends after node-timeout; "no": begin without the others after a minute; "auto": "yes" if a node has data of its own',
     )
-    node_partitions: str = Field("", description="<node-id>=<partition-id> ...; empty: any")
+    node_partitions: str = Field(
+        "",
+        description='which node hosts which partition, "<node-id>=<partition-id> ..."; other nodes are refused; empty: what nodes claim, as long as no two claim the same clients',
+    )
 
     quadratic: QuadraticKeys = QuadraticKeys()
     erm: ErmKeys = ErmKeys()

@@ -13,6 +13,7 @@ from pydantic import ValidationError, create_model
 from fedapp.compression import COMPRESSORS
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.names import did_you_mean
 from fedapp.registry import ALGORITHMS, find_algorithm
 from fedapp.tables import Table, Value, sentence
 
@@ -47,11 +48,12 @@ def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
     try:
         config = kind.model_validate(unflatten_dict(dict(values)))
     except ValidationError as invalid:
-        raise ConfigError(sentence(invalid)) from None
+        raise ConfigError(sentence(invalid, model=kind)) from None
     except TypeError:  # one key is a value and a table at once
         raise ConfigError("A config key is given both a value and keys of its own.") from None
     if config.compressor and config.compressor not in COMPRESSORS:
         raise ConfigError(
-            f"compressor = {config.compressor!r} is not known: choose {', '.join(COMPRESSORS)}."
+            f"compressor = {config.compressor!r} is not known{did_you_mean(config.compressor, COMPRESSORS)}: "
+            f"choose {', '.join(COMPRESSORS)}."
         )
     return config

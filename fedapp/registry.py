@@ -10,6 +10,7 @@ from fedapp.algorithm import Algorithm
 from fedapp.compression import COMPRESSORS, Compressor
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.names import did_you_mean
 
 
 def declared(package: ModuleType) -> dict[str, Algorithm]:
@@ -31,7 +32,10 @@ def find_algorithm(name: str) -> Algorithm:
     if ":" in name:
         return _imported(name)
     if name not in ALGORITHMS:
-        raise ConfigError(f"algorithm = {name!r} is not known: choose {', '.join(ALGORITHMS)}.")
+        raise ConfigError(
+            f"algorithm = {name!r} is not known{did_you_mean(name, ALGORITHMS)}: "
+            "`fedapp algorithms` lists those there are."
+        )
     return ALGORITHMS[name]
 
 

@@ -8,6 +8,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedapp.keys import declared_keys
+from fedapp.names import did_you_mean
+
 Value = bool | int | float | str
 
 
@@ -31,16 +34,21 @@ class NoOptions(Table):
 T = TypeVar("T", bound=Table)
 
 
-def sentence(invalid: ValidationError, table: str = "") -> str:
-    """Return one sentence about the first thing that is wrong with a table's values."""
+def sentence(
+    invalid: ValidationError, table: str = "", model: type[BaseModel] | None = None
+) -> str:
+    """Return one sentence about the first thing that is wrong with the values of a table, or of a whole config."""
     problem = invalid.errors(include_url=False)[0]
     key = ".".join(str(part) for part in ((table,) if table else ()) + problem["loc"])
+    keys = {declared.path: declared for declared in declared_keys(model)} if model else {}
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        return f"There is no config key '{key}': see pyproject.toml for those there are."
+        near = did_you_mean(key, keys)
+        return f"There is no config key '{key}'{near}: `fedapp config` lists those there are."
     if not problem["loc"]:  # a check over several keys names them itself
         return f"{message}."
     if problem["type"] == "model_type":
         return f"{key} is a table of keys: set {key}.<key> instead."
     message = message.removeprefix("Input ")
-    return f"{key} = {problem['input']!r} is not allowed: it {message}."
+    near = did_you_mean(str(problem["input"]), keys[key].names) if key in keys else ""
+    return f"{key} = {problem['input']!r} is not allowed{near}: it {message}."

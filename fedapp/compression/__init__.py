@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from fedapp.compression.compressor import Compressor, known
 from fedapp.compression.payload import NotFiniteError, PayloadError
 from fedapp.errors import ConfigError
+from fedapp.names import did_you_mean
 from fedapp.tables import sentence
 
 for _module in pkgutil.iter_modules(__path__):
@@ -28,7 +29,10 @@ def make_compressor(name: str, **options: Any) -> Compressor:
     For example `make_compressor("topk", ratio=0.01, values=make_compressor("qsgd", levels=4))`.
     """
     if name not in COMPRESSORS:
-        raise ConfigError(f"compressor = {name!r} is not known: choose {', '.join(COMPRESSORS)}.")
+        raise ConfigError(
+            f"compressor = {name!r} is not known{did_you_mean(name, COMPRESSORS)}: "
+            f"choose {', '.join(COMPRESSORS)}."
+        )
     try:
         return COMPRESSORS[name](**options)
     except ValidationError as invalid:

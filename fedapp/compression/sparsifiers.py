@@ -77,6 +77,10 @@ class Sparsifier(Compressor):
 class TopK(Sparsifier):
     """The k largest; biased, so it wants error feedback."""
 
+    ratio: float = Field(
+        0.1, gt=0, le=1, description="part of the numbers that is sent: the largest"
+    )
+
     name: ClassVar[str] = "topk"
     codec: ClassVar[int] = 4
 
@@ -98,6 +102,13 @@ class TopK(Sparsifier):
 
 class RandK(Sparsifier):
     """k numbers at random, times d/k."""
+
+    ratio: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="part of the numbers that is sent: chosen at random, and scaled up",
+    )
 
     name: ClassVar[str] = "randk"
     codec: ClassVar[int] = 5

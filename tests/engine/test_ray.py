@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import ray
 
-import run_simulation
 from deploy.federation import BIN, ROOT, free_port
 from fedapp.building import make_strategy
+from fedapp.cli import main
 from fedapp.config import RunConfig
 from fedapp.engine.ray import RayGrid, RayWorkers
 from fedapp.errors import ConfigError, RunError
@@ -39,13 +39,11 @@ def workers() -> Iterator[RayWorkers]:
 
 
 def test_a_cluster_that_is_not_there_is_told_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The first test here: after it, this process has a Ray of its own."""
-    words = ["run_simulation.py", "--address", "127.0.0.1:1", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", words)
     assert not ray.is_initialized()
-    assert run_simulation.main() == 2
+    assert main(["run", "--address", "127.0.0.1:1", "--out", str(tmp_path)]) == 2
     errors = capfd.readouterr().err
     assert errors.startswith("No Ray cluster answers at --address 127.0.0.1:1 (")
     assert len(errors.splitlines()) == 1
@@ -118,7 +116,7 @@ def test_push_and_pull(workers: RayWorkers) -> None:
     """The rest of Flower's Grid interface."""
     from flwr.app import RecordDict
 
-    grid = RayGrid(workers, RunConfig().flat())
+    grid = RayGrid(workers, parse_run_config({}).flat())
     message = grid.create_message(RecordDict(), "query", 1, "")
     identities = list(grid.push_messages([message]))
     replies = wait_for(lambda: list(grid.pull_messages(identities)), "a reply")

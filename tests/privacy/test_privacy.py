@@ -638,7 +638,7 @@ def test_what_is_run_again_counts_again(run_inline: RunInline) -> None:
 
 # Secure aggregation: docs/privacy.md says for every algorithm whether its server needs only sums.
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "privacy.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "privacy.md"
 
 
 def verdicts() -> dict[str, str]:
@@ -664,7 +664,7 @@ def test_the_table_is_right_about_sums(name: str) -> None:
     for round_ in (1, 2):
         for strategy in (one, other):
             strategy._tag = round_
-            strategy._accepted = dict.fromkeys(range(8), round_)
+            strategy.ledger.accepted = dict.fromkeys(range(8), round_)
             strategy.invite(range(8), round_, 0)
         group = getattr(one, "group", dict.fromkeys(range(8), 0))
         vectors = [
