@@ -41,6 +41,8 @@ def declared_keys(model: type[BaseModel], table: str = "") -> Iterator[Key]:
     for attribute, field in model.model_fields.items():
         name = field.alias or attribute
         kind = field.annotation
+        if field.exclude:  # set by the code, not by a config
+            continue
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             tables.append((kind, name))
             continue
@@ -72,7 +74,7 @@ def toml_block(model: type[BaseModel]) -> str:
         elif not table and key.name in PARAGRAPHS:
             lines.append("")
         assignment = f"{key.name} = {json.dumps(key.default)}"
-        lines.append(f"{assignment:{BEFORE_COMMENT - 1}} # {key.description}")
+        lines.append(f"{assignment:{BEFORE_COMMENT - 2}}  # {key.description}")
     return "\n".join(lines) + "\n"
 
 
