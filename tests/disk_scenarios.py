@@ -106,7 +106,7 @@ def run(
     grid = EventfulGrid(client_app.app, config.flat(), 2)
     grid.events, grid.deaf = events or {}, deaf
     if node_2:
-        grid._contexts[2].node_config["state-dir"] = node_2
+        grid.contexts[2].node_config["state-dir"] = node_2
     return server_app.run(grid, config).path
 
 

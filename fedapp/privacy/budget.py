@@ -247,7 +247,7 @@ def _releases(text: str) -> Releases:
     }
     flat = (p for clients in releases.values() for c in clients.values() for p in c.items())
     if not all(z > 0 and math.isfinite(z) and count > 0 for z, count in flat):
-        raise ValueError("that is no count of releases")
+        raise ValueError("it does not count releases")
     return releases
 
 

@@ -117,7 +117,7 @@ def _columns(run: Run, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """Return a number with six digits, a whole one as it is; None for what is not finite or no number."""
+    """Return a number with six digits, a whole one as it is; None for what is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if abs(value) > LARGEST or not math.isfinite(value):

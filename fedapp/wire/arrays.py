@@ -66,7 +66,7 @@ def decode(array: Array, spec: tuple[np.dtype[Any], Shape] | None = None) -> NDA
     try:
         shape, fortran, dtype, offset = _read_header(_header_of(array.data))
     except Exception as error:
-        raise WireError(f"it is no array: {error}") from None
+        raise WireError(f"it is not an array: {error}") from None
     if spec and dtype != spec[0]:
         raise WireError(f"it is {dtype} instead of {spec[0]}")
     if spec and (shape != spec[1] or fortran):
@@ -76,7 +76,7 @@ def decode(array: Array, spec: tuple[np.dtype[Any], Shape] | None = None) -> NDA
             shape, order="F" if fortran else "C"
         )
     except Exception as error:
-        raise WireError(f"it is no array: {error}") from None
+        raise WireError(f"it is not an array: {error}") from None
 
 
 def _header_of(data: bytes) -> bytes:

@@ -73,17 +73,17 @@ def unpack_invitation(content: RecordDict) -> Invitation:
     """Read a node's message; the parts that become paths on the node's disk are checked."""
     record, shared = content.get("round"), content.get("shared")
     if not isinstance(record, ConfigRecord) or not isinstance(shared, ArrayRecord):
-        raise WireError("it is no invitation")
+        raise WireError("it is not an invitation")
     head: dict[str, Any] = dict(record)
     if (
         not isinstance(head.get("run"), str)
         or not is_file_name(head["run"])
         or not isinstance(head.get("state-dir"), str)
     ):
-        raise WireError("its run is no name, or its state-dir no text")
+        raise WireError("its run is not a name, or its state-dir is not a text")
     whole = ([head.get("round"), head.get("tag")], *(head.get(name, []) for name in LISTS))
     if not all(are_whole_numbers(numbers) for numbers in whole):
-        raise WireError("a round, tag or client in it is no whole number")
+        raise WireError("a round, tag or client in it is not a whole number")
     records = content.array_records
     arrays = arrays_of(records["own"]) if "own" in records else {}
     per_client: dict[int, Arrays] = {}

@@ -335,7 +335,7 @@ def test_images_without_content_are_told_every_time(
     with caplog.at_level(logging.WARNING, "flwr"):
         load(tmp_path, files)
         first = list(caplog.messages)
-        monkeypatch.setattr("fedapp.data.sources.decode_image", None)  # it is not decoded again
+        monkeypatch.setattr("fedapp.data.samples.decode_image", None)  # it is not decoded again
         load_images("set", str(tmp_path))
     assert caplog.messages == 2 * first
     assert [said in message for message in first] == ([True, True] if said else [])

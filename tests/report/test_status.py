@@ -346,7 +346,7 @@ def test_names_that_some_systems_cannot_hold_are_refused(name: str) -> None:
             parse_run_config({key: name})
     assert not is_file_name(name)
     head = ConfigRecord({"run": name, "state-dir": ""})
-    with pytest.raises(wire.WireError, match="its run is no name"):
+    with pytest.raises(wire.WireError, match="its run is not a name"):
         wire.unpack_invitation(RecordDict({"round": head, "shared": ArrayRecord({})}))
 
 
