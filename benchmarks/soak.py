@@ -228,12 +228,12 @@ class _Spoiling(Grid):
         """Return what is held now."""
         strategy = self.watch.strategy
         assert strategy is not None
-        states = sum(len(context.state) for context in self.contexts())
+        states = sum(len(context.state) for context in self.watched_contexts())
         if strategy.state_dir:
             states = sum(1 for _ in Path(strategy.state_dir).glob("*/*/*"))
         return Kept(resident(), len(strategy.deliveries.tags), len(strategy._said), states)
 
-    def contexts(self) -> Iterable[Context]:
+    def watched_contexts(self) -> Iterable[Context]:
         """Return the nodes' Contexts, as far as they are in this process."""
         return []
 
@@ -289,9 +289,9 @@ SPOIL = {
 class SpoilingInlineGrid(_Spoiling, InlineGrid):
     """InlineGrid among failing clients."""
 
-    def contexts(self) -> Iterable[Context]:
+    def watched_contexts(self) -> Iterable[Context]:
         """Return the nodes' Contexts."""
-        return self._contexts.values()
+        return self.contexts.values()
 
 
 def run(

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))  # for those who start this file from anywhere
 
 from deploy.credentials import make_certificates, make_node_key  # noqa: E402
 from deploy.proxy import find_nginx, nginx_configuration  # noqa: E402
-from fedapp.commandline import absolute_paths, add_config_arguments, read_overrides  # noqa: E402
+from fedapp.commandline import absolute_paths, read_overrides  # noqa: E402
 from fedapp.config import Value  # noqa: E402
 from fedapp.errors import ConfigError  # noqa: E402
 
@@ -298,7 +298,15 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 def main() -> int:
     """Start a federation, run the app on it, and stop it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    add_config_arguments(parser)
+    parser.add_argument("presets", nargs="*", type=Path, metavar="PRESET.toml")
+    parser.add_argument(
+        "-c",
+        dest="config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a run-config key with a TOML value, as `flwr run -c` takes it; may be repeated",
+    )
     parser.add_argument("--nodes", type=int, default=2, metavar="N", help="SuperNodes; default: 2")
     parser.add_argument(
         "--data-dirs",

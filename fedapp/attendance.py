@@ -1,4 +1,4 @@
-"""Who took part how often: one line for a run in order, and the clients that did not."""
+"""How often each client took part in a run: one line if all is well, and which clients did not."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -25,7 +25,7 @@ class Attendance:
         np.add.at(self._failed, np.fromiter(clients, np.int64), 1)
 
     def summary(self, hosted: Collection[int]) -> list[tuple[str, str]]:
-        """Return the rows that close a run; `hosted` are the clients whose nodes are there at its end."""
+        """Return the rows of the closing summary; `hosted` are the clients that have a node at the end."""
         used, failed, total = self._used, self._failed, len(self._used)
         took_part, never = np.flatnonzero(used), np.flatnonzero(used == 0)
         rows = []
@@ -40,14 +40,14 @@ class Attendance:
             present = set(hosted)
             broken = sorted((int(c) for c in never if failed[c]), key=lambda c: (-failed[c], c))
             away = [int(c) for c in never if not failed[c] and c not in present]
-            told = []
+            reasons = []
             if broken:
-                told.append(f"failed each time: {_some(broken)}")
+                reasons.append(f"failed each time: {_some(broken)}")
             if away:
-                told.append(f"no node: {_some(away)}")
+                reasons.append(f"no node: {_some(away)}")
             if rest := len(never) - len(broken) - len(away):
-                told.append(f"not drawn: {rest}")
-            rows.append(("never took part", f"{_clients(len(never))} ({'; '.join(told)})"))
+                reasons.append(f"not drawn: {rest}")
+            rows.append(("never took part", f"{_clients(len(never))} ({'; '.join(reasons)})"))
         at_times = [int(c) for c in np.argsort(-failed, kind="stable") if failed[c] and used[c]]
         if at_times:
             times = [f"{c} ({failed[c]} of {used[c] + failed[c]} times)" for c in at_times]
@@ -62,7 +62,7 @@ class Attendance:
         return {"used": self._used.copy(), "failed": self._failed.copy()}
 
     def restore(self, saved: Arrays) -> None:
-        """Restore what `saved` returned; an old checkpoint has nothing of it, and rounds count from there on."""
+        """Restore what `saved` returned; an old checkpoint has no counts, which then start at 0."""
         if not saved:
             return
         if any(saved[name].shape != self._used.shape for name in ("used", "failed")):
@@ -87,7 +87,7 @@ def _clients(count: int) -> str:
     return "1 client" if count == 1 else f"{count} clients"
 
 
-def _some(told: Sequence[object]) -> str:
+def _some(items: Sequence[object]) -> str:
     """Join the first few, and say how many more there are."""
-    more = len(told) - NAMED
-    return ", ".join(map(str, told[:NAMED])) + (f" and {more} more" if more > 0 else "")
+    more = len(items) - NAMED
+    return ", ".join(map(str, items[:NAMED])) + (f" and {more} more" if more > 0 else "")

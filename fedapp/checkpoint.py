@@ -69,13 +69,11 @@ class Checkpoints:
         old_until: int = 0,
     ) -> None:
         self.directory = run / "checkpoint"
-        self.old_until = (
-            old_until  # up to this round, the run was made by a version without digests
-        )
+        # Rounds up to this one were made by a version without digests.
+        self.old_until = old_until
         self.identity, self.config, self.states = identity, dict(config or {}), states
-        self._synced: dict[
-            int, int
-        ] = {}  # client -> tag of its state that is known to be on the disk
+        # client -> tag of its state that is known to be on the disk
+        self._synced: dict[int, int] = {}
 
     def paths(self) -> list[Path]:
         """Return the files, the newest first."""

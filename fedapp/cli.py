@@ -1,35 +1,80 @@
-"""Look into data, models and runs: what clients hold and send, what runs came to, whether the theorems hold."""
+"""Federated learning as a Flower app: run experiments, and look at data, models and runs."""
 
-import os
 import sys
-import time
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
-from fedapp.commandline import absolute_paths, read_overrides
-from fedapp.config import RunConfig, parse_run_config
+from fedapp.commandline import Assignments, Presets, complete_key, read_config
 from fedapp.errors import ConfigError
 from fedapp.names import one_line
-from fedapp.problems import kind_of
+from fedapp.report import commands
 
-app = typer.Typer(
-    help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-)
-
-Presets = Annotated[list[Path] | None, typer.Argument(metavar="[PRESET.toml]...")]
-Assignments = Annotated[
-    list[str] | None,
-    typer.Option("-c", "--run-config", metavar="KEY=VALUE", help="as `flwr run -c` takes it"),
-]
-
-Picture = Annotated[Path, typer.Option("-o", "--output", help="the picture to write")]
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-def _config(presets: list[Path] | None, assignments: list[str] | None) -> RunConfig:
-    return parse_run_config(absolute_paths(read_overrides(presets or [], assignments or [])))
+class Engine(StrEnum):
+    """Where clients run."""
+
+    RAY = "ray"
+    INLINE = "inline"
+
+
+@app.command()
+def run(
+    presets: Presets = None,
+    config: Assignments = None,
+    engine: Annotated[
+        Engine,
+        typer.Option("--engine", help="where clients run: on Ray workers, or in this process"),
+    ] = Engine.RAY,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers",
+            min=0,
+            help="Ray workers, 0: one for each CPU that Ray sees; inline: runs of a sweep at once",
+        ),
+    ] = 0,
+    address: Annotated[
+        str, typer.Option("--address", help="a Ray cluster to join; default: start Ray here")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="check the runs, and show what they would cost")
+    ] = False,
+    best_by: Annotated[
+        str, typer.Option("--best-by", metavar="FIGURE", help="what --per chooses by")
+    ] = "test_accuracy",
+    per: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--per",
+            metavar="KEY",
+            help="of a sweep's runs, show at the end only the best for each value of this key; may be repeated",
+            autocompletion=complete_key,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="results directory")
+    ] = None,
+) -> None:
+    """Run presets and sweeps without a SuperLink; without a preset, one run with the default config.
+
+    Each preset is one run, or several if it has a table `sweep`. Runs of a sweep that are complete already are skipped.
+
+    Exit code 0: all went well; 1: a run could not finish, or its directory holds a run with another config;
+    2: the config is invalid; 130: interrupted.
+    """
+    from fedapp.runner import EngineChoice, Runner, run_command
+
+    chosen = EngineChoice(engine is Engine.INLINE, workers, address)
+    code = run_command(
+        lambda: Runner.read(presets or [], config or [], out, best_by, per or []), chosen, dry_run
+    )
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -44,263 +89,48 @@ def algorithms() -> None:
         typer.echo(" " * width + ", ".join(keys or ["no keys of its own"]))
 
 
-@app.command()
-def partition(
+@app.command("config")
+def show_config(
     presets: Presets = None,
     config: Assignments = None,
-    output: Picture = Path("partition.png"),
+    toml: Annotated[
+        bool, typer.Option("--toml", help="print the block that pyproject.toml declares, instead")
+    ] = False,
 ) -> None:
-    """Draw who holds which classes: one dot per client and class, its size by the count."""
-    from fedapp.data import load_images, load_partition
-    from fedapp.report.partition import draw_partition
+    """Show the run config: every key with its value, its default if that is another, and what it means."""
+    from fedapp.keys import config_table, toml_block
 
-    _check_picture(output)
-    run = _config(presets, config)
-    kind = kind_of(run)
-    if not kind.has_classes:
-        raise ConfigError(f"The {kind.name} problem has no classes: choose an image data set.")
-    data = load_images(run.dataset, run.data_dir)
-    held = load_partition(data, run)
-    counts = held.class_counts(data.train_labels, data.num_classes)
-    draw_partition(counts, _division(run), output)
-    sizes = counts.sum(1)
-    typer.echo(
-        f"{output}: {run.num_clients} clients hold {sizes.min()} to {sizes.max()} samples each "
-        f"(median {sorted(sizes)[len(sizes) // 2]}), {(counts > 0).sum(1).mean():.1f} classes on average"
-    )
-
-
-def _division(run: RunConfig) -> str:
-    """Say how a data set is divided."""
-    how = {
-        "dirichlet": f"Dirichlet({run.partition_alpha:g})",
-        "classes": f"{run.classes_per_client} classes per client",
-        "writer": "by writer",
-        "iid": "i.i.d.",
-    }[run.partition]
-    return f"{run.dataset}, {how}, {run.num_clients} clients"
-
-
-@app.command()
-def similarity(
-    presets: Presets = None,
-    config: Assignments = None,
-    output: Picture = Path("similarity.png"),
-) -> None:
-    """Draw how alike the clients are: cosines of their full gradients at the initial model."""
-    from fedapp.problems import make_problem
-    from fedapp.report.similarity import cosine_similarities, draw_similarities
-
-    _check_picture(output)
-    run = _config(presets, config)
-    if run.num_clients < 2:
-        raise ConfigError("Similarity is between clients: set num-clients to 2 or more.")
-    cosines = cosine_similarities(make_problem(run), range(run.num_clients))
-    kind = kind_of(run)
-    title = _division(run) if kind.has_classes else kind.name
-    draw_similarities(cosines, title, output)
-    pairs = cosines[~np.eye(len(cosines), dtype=bool)]
-    typer.echo(
-        f"{output}: cosines of {pairs.min():.2f} to {pairs.max():.2f} between different clients, "
-        f"{pairs.mean():.2f} on average; {(pairs > 0.5).sum(0) / len(cosines):.1f} others of each are above 0.5"
-    )
-
-
-@app.command()
-def blocks(presets: Presets = None, config: Assignments = None) -> None:
-    """Show how FedBCGD divides the config's model into blocks, and what each group uploads."""
+    if toml:
+        typer.echo(toml_block(type(read_config([], []))), nl=False)
+        return
     from rich.console import Console
 
-    from fedapp.report.blocks import blocks_table
-
-    run = _config(presets, config)
-    Console().print(blocks_table(kind_of(run).outline(run).layout, run.fedbcgd.blocks))
-
-
-Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN...", help="directories of runs, or that hold several")
-]
-BestBy = Annotated[
-    str, typer.Option("--best-by", help="the figure that --per chooses by; default: what is shown")
-]
-Per = Annotated[
-    list[str] | None,
-    typer.Option("--per", help="only the best runs for each value of this key; may be repeated"),
-]
+    run_config = read_config(presets or [], config or [])
+    shown = config_table(type(run_config), run_config.flat())
+    Console(width=None if sys.stdout.isatty() else 160).print(shown)
 
 
-@app.command()
-def plot(
-    runs: Runs,
-    x: Annotated[
-        list[str] | None,
-        typer.Option("-x", "--x", help="rounds, bytes, time or nominal-time; may be repeated"),
-    ] = None,
-    y: Annotated[str, typer.Option("-y", "--y", help="a figure of rounds.jsonl")] = "test_accuracy",
-    log: Annotated[bool, typer.Option("--log", help="logarithmic y axis")] = False,
-    log_x: Annotated[bool, typer.Option("--log-x", help="logarithmic bytes and time")] = False,
-    lowest: Annotated[float | None, typer.Option("--from", help="where the y axis begins")] = None,
-    title: Annotated[str, typer.Option("--title")] = "",
-    panels: Annotated[
-        list[str] | None,
-        typer.Option("--panel", help="a panel for the runs whose names begin so; may be repeated"),
-    ] = None,
-    best_by: BestBy = "",
-    per: Per = None,
-    output: Picture = Path("curves.png"),
-) -> None:
-    """Draw curves of runs, against rounds, uplink bytes and simulated time.
-
-    RUN is the directory of a run, or one that holds several.
-    """
-    from fedapp.report.curves import AXES, draw_curves
-    from fedapp.report.runs import best_per, load_runs
-
-    _check_picture(output)
-    chosen = x or ["rounds", "bytes", "time"]
-    for name in chosen:
-        if name not in AXES:
-            raise ConfigError(f"-x {name} is not known: choose {', '.join(AXES)}.")
-    loaded = best_per(load_runs(runs), per, best_by or y) if per else load_runs(runs)
-    draw_curves(loaded, chosen, y, output, title, log, log_x, lowest, panels or [])
-    typer.echo(str(output))
+for command in (
+    commands.partition,
+    commands.similarity,
+    commands.blocks,
+    commands.plot,
+    commands.grid,
+    commands.table,
+    commands.report,
+    commands.watch,
+    commands.theory,
+):
+    app.command()(command)
 
 
-@app.command()
-def grid(
-    runs: Runs,
-    x: Annotated[str, typer.Option("-x", "--x", help="the config key of the columns")],
-    y: Annotated[str, typer.Option("-y", "--y", help="the config key of the rows")],
-    value: Annotated[
-        str, typer.Option("--value", help="a figure of rounds.jsonl")
-    ] = "test_accuracy",
-    title: Annotated[str, typer.Option("--title")] = "",
-    output: Picture = Path("grid.png"),
-) -> None:
-    """Draw a heat map: the runs' best figure over two config keys.
-
-    RUN is the directory of a run, or one that holds several.
-    """
-    from fedapp.report.grid import draw_grid
-    from fedapp.report.runs import load_runs
-
-    _check_picture(output)
-    draw_grid(load_runs(runs), x, y, value, output, title)
-    typer.echo(str(output))
-
-
-@app.command()
-def table(
-    runs: Runs,
-    figure: Annotated[
-        str, typer.Option("--figure", help="a figure of rounds.jsonl")
-    ] = "test_accuracy",
-    target: Annotated[float, typer.Option("--target", help="of the figure, to reach")] = 0.9,
-    best_by: BestBy = "",
-    per: Per = None,
-) -> None:
-    """Print the results of runs, averaged over seeds, and what each spent to reach a target, as Markdown.
-
-    Means are of complete runs with different seeds. A run that is running, interrupted or diverged has a line
-    of its own that says so.
-
-    RUN is the directory of a run, or one that holds several.
-    """
-    from fedapp.report.runs import best_per, load_runs
-    from fedapp.report.table import markdown_table
-
-    loaded = load_runs(runs)
-    loaded = best_per(loaded, per, best_by or figure) if per else loaded
-    typer.echo(markdown_table(loaded, figure, target))
-
-
-@app.command()
-def report(
-    runs: Runs,
-    output: Annotated[Path, typer.Option("-o", "--output", help="the page to write")] = Path(
-        "report.html"
-    ),
-    target: Annotated[float, typer.Option("--target", help="test accuracy to reach")] = 0.9,
-    title: Annotated[str, typer.Option("--title")] = "fedapp report",
-) -> None:
-    """Write one page with a table, curves and config differences of runs, to be opened from disk.
-
-    RUN is the directory of a run, or one that holds several.
-    """
-    from fedapp.report.page import write_report
-    from fedapp.report.runs import load_runs
-
-    _check_directory(output)
-    loaded = load_runs(runs)
-    write_report(loaded, output, title, target)
-    typer.echo(f"{output}: {len(loaded)} runs")
-
-
-@app.command()
-def watch(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="a run's directory, or one that holds several")
-    ],
-    every: Annotated[float, typer.Option("--every", min=0.1, help="seconds")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="show it once and end")] = False,
-) -> None:
-    """Show a run while it works: its figures and curves, refreshed until it ends.
-
-    RUN is the directory of a run; of one that holds several, the run written to last.
-    """
-    from fedapp.report.watch import watch as watch_run
-
-    watch_run(run, every, once)
-
-
-PRESETS = Path(__file__).parents[1] / "experiments" / "theory"
-NAMES = sorted(path.stem for path in PRESETS.glob("*.toml"))
-
-
-@app.command()
-def theory(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME]...", help=f"default: all of {', '.join(NAMES)}"),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="directory for runs and pictures; complete runs there are kept"),
-    ] = None,
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, help="runs at a time; 0: in this process")
-    ] = os.cpu_count() or 1,
-    presets: Annotated[
-        Path, typer.Option("--presets", help="directory of the theorems' sweeps")
-    ] = PRESETS,
-) -> None:
-    """Check the papers' theorems: run them, fit the rates, and say which hold; without a NAME, all of them."""
-    from fedapp.theory.check import check_theorems
-
-    directory = (
-        out or Path.home() / "fedapp-results" / time.strftime("theory-%Y%m%d-%H%M%S")
-    ).absolute()
-    if not check_theorems(names or [], presets, directory, workers):
-        sys.exit(1)
-
-
-def _check_directory(output: Path) -> None:
-    if output.is_dir():
-        raise ConfigError(f"-o {output} is a directory: give the name of a file.")
-    if not output.parent.is_dir():
-        raise ConfigError(f"-o {output} cannot be written: there is no directory {output.parent}.")
-
-
-def _check_picture(output: Path) -> None:
-    _check_directory(output)
-    if output.suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"-o {output} is no picture that can be written: use .png, .svg or .pdf.")
-
-
-def main() -> None:
-    """Run the command; what the user can fix is one sentence."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (by default this process's) and return its exit code; what a user can fix is one sentence."""
     try:
-        app()
+        app(arguments, prog_name="fedapp")
+    except SystemExit as ended:  # typer ends every command so
+        return int(ended.code or 0)
     except ConfigError as error:
         typer.echo(one_line(str(error)), err=True)
-        sys.exit(2)
+        return 2
+    return 0

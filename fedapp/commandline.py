@@ -1,16 +1,19 @@
-"""Run configs as a command line gives them: preset files, and `key=value` assignments as `flwr run -c` takes them."""
+"""Run configs on a command line: preset files, and `key=value` assignments as `flwr run -c` takes them."""
 
+import json
 import os
 import re
 import tomllib
-from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from flwr.common.config import flatten_dict, parse_config_args
 
-from fedapp.config import Value
+from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.errors import ConfigError
+from fedapp.keys import Key, declared_keys
 
 _ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits them
 
@@ -31,26 +34,13 @@ def flat_keys(path: Path, table: dict[str, Any]) -> dict[str, Value]:
         raise ConfigError(f"The preset {path} cannot be read: {error}.") from None
 
 
-def add_config_arguments(parser: ArgumentParser) -> None:
-    """Let a command take what `read_overrides` reads."""
-    parser.add_argument("presets", nargs="*", type=Path, metavar="PRESET.toml")
-    parser.add_argument(
-        "-c",
-        dest="config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a run-config key with a TOML value, as `flwr run -c` takes it; may be repeated",
-    )
-
-
-def read_overrides(presets: list[Path], assignments: list[str]) -> dict[str, Value]:
+def read_overrides(presets: Sequence[Path], assignments: Sequence[str]) -> dict[str, Value]:
     """Read preset files and `key=value` strings as `flwr run -c` does; later ones win."""
     values: dict[str, Value] = {}
     for preset in presets:
         table = read_toml(preset)
         if "sweep" in table or "include" in table:
-            raise ConfigError(f"{preset} is a sweep: run it with run_simulation.py.")
+            raise ConfigError(f"{preset} is a sweep: run it with `fedapp run`.")
         values |= flat_keys(preset, table)
     for assignment in assignments:
         try:
@@ -76,3 +66,81 @@ def absolute_paths(values: dict[str, Value]) -> dict[str, Value]:
         for key in paths
         if isinstance(value := values.get(key), str) and value
     }
+
+
+def read_config(presets: Sequence[Path], assignments: Sequence[str]) -> RunConfig:
+    """Return the run config that preset files and assignments give."""
+    return parse_run_config(absolute_paths(read_overrides(presets, assignments)))
+
+
+# Shell completion.
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Return the TOML files and directories whose paths begin with `incomplete`."""
+    parent, slash, start = incomplete.rpartition("/")
+    prefix = parent + slash
+    directory = Path(prefix or ".").expanduser()
+    found = sorted(directory.iterdir()) if directory.is_dir() else []
+    return [
+        f"{prefix}{path.name}{'/' if path.is_dir() else ''}"
+        for path in found
+        if path.name.startswith(start) and (path.is_dir() or path.suffix == ".toml")
+    ]
+
+
+def _declared_keys() -> list[Key]:
+    return list(declared_keys(type(parse_run_config({}))))
+
+
+def complete_key(incomplete: str) -> list[str]:
+    """Return the config keys that begin with `incomplete`."""
+    return [k.path for k in _declared_keys() if k.path.startswith(incomplete)]
+
+
+def complete_assignment(incomplete: str) -> list[str]:
+    """Return `key=` for the config keys that begin so, or `key="name"` for the names that a key takes."""
+    key, is_set, _ = incomplete.partition("=")
+    if not is_set:
+        return [f"{name}=" for name in complete_key(incomplete)]
+    values = [f"{key}={json.dumps(name)}" for name in _names_of(key)]
+    return [value for value in values if value.startswith(incomplete)]
+
+
+def _names_of(key: str) -> list[str]:
+    """Return the names that a key takes, where there is a list of them."""
+    if key == "algorithm":
+        from fedapp.registry import ALGORITHMS
+
+        return list(ALGORITHMS)
+    if key == "dataset":
+        from fedapp.data.sources import HUB
+
+        return ["digits", "quadratic", *HUB]
+    if key == "model":
+        from fedapp.models.networks import NETWORKS
+
+        return [*NETWORKS, "logistic", "sigmoid-erm"]
+    return next((declared.names for declared in _declared_keys() if declared.path == key), [])
+
+
+# The arguments that several commands take.
+
+Presets = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[PRESET.toml]...",
+        help="files of run-config keys; later ones win",
+        autocompletion=complete_preset,
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-c",
+        "--run-config",
+        metavar="KEY=VALUE",
+        help="run-config keys with TOML values, as `flwr run -c` takes them; may be repeated",
+        autocompletion=complete_assignment,
+    ),
+]

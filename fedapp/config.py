@@ -15,7 +15,8 @@ from flwr.common.config import flatten_dict, unflatten_dict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedapp.errors import ConfigError
-from fedapp.names import is_file_name
+from fedapp.keys import declared_keys
+from fedapp.names import did_you_mean, is_file_name
 
 Value = bool | int | float | str
 
@@ -498,12 +499,15 @@ def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
 def _sentence(invalid: ValidationError) -> str:
     problem = invalid.errors(include_url=False)[0]
     key = ".".join(str(part) for part in problem["loc"])
+    keys = {declared.path: declared for declared in declared_keys(RunConfig)}
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        return f"There is no config key '{key}': see pyproject.toml for those there are."
+        near = did_you_mean(key, keys)
+        return f"There is no config key '{key}'{near}: `fedapp config` lists those there are."
     if not key:  # a check over several keys names them itself
         return f"{message}."
     if problem["type"] == "model_type":
         return f"{key} is a table of keys: set {key}.<key> instead."
     message = message.removeprefix("Input ")
-    return f"{key} = {problem['input']!r} is not allowed: it {message}."
+    near = did_you_mean(str(problem["input"]), keys[key].names) if key in keys else ""
+    return f"{key} = {problem['input']!r} is not allowed{near}: it {message}."

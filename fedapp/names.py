@@ -1,6 +1,8 @@
-"""Names of files, and text that a terminal may be shown."""
+"""Names: of files, of what is nearly one of several, and as a terminal may show them."""
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import PureWindowsPath
 
 # What Windows takes for a device in every directory, also with an extension.
@@ -17,3 +19,15 @@ def is_file_name(text: str) -> bool:
 def one_line(text: str) -> str:
     """Return a text without what a terminal would obey, such as line ends and escape sequences."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return " (did you mean 'x'?)" for the choice that is nearest to a mistyped word; "" if none is near.
+
+    A key without its table, such as `mu`, is near to `fedprox.mu`.
+    """
+    names = list(choices)
+    near = get_close_matches(word.lower(), names, n=1) or [
+        name for name in names if name.rpartition(".")[2] == word
+    ]
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,4 +1,4 @@
-"""Many small runs at once: each on InlineGrid, in a process of its own kind, several at a time.
+"""Run many small configs in parallel: each on InlineGrid, several processes at a time.
 
 For problems so small that one run cannot keep several workers busy.
 """
@@ -17,7 +17,7 @@ from fedapp.errors import ConfigError, RunError
 
 @contextlib.contextmanager
 def silence(least: int = logging.ERROR) -> Iterator[None]:
-    """Log nothing but errors, or what is worse."""
+    """Log only errors (or from another level on) while this context is open."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(least)

@@ -104,7 +104,7 @@ class Memory:
         some = torch.from_numpy(np.concatenate([self.rows[changed], v[None]]))
         projected = v.copy()
         for piece, gram in zip(self.pieces, self.grams, strict=True):
-            fresh, exact = _products(some[:, piece], rows[:, piece])
+            fresh, exact = inner_products(some[:, piece], rows[:, piece])
             gram[changed], gram[:, changed] = fresh[:-1], fresh[:-1].T
             length = float(np.linalg.norm(v[piece]))
             z = np.zeros(len(gram))
@@ -115,7 +115,7 @@ class Memory:
         return projected
 
 
-def _products(some: Tensor, rows: Tensor) -> tuple[Matrix, torch.dtype]:
+def inner_products(some: Tensor, rows: Tensor) -> tuple[Matrix, torch.dtype]:
     """Return the inner products of some rows with others, and how exact they are."""
     exact = torch.float64 if rows.shape[1] <= SHORT else rows.dtype
 
@@ -123,21 +123,22 @@ def _products(some: Tensor, rows: Tensor) -> tuple[Matrix, torch.dtype]:
         return (a.to(exact) @ b.to(exact).T).double()
 
     # Chunks are added in their order, so that the sum does not depend on how many threads there are.
-    parts = _threads().map(part, some.split(CHUNK, dim=1), rows.split(CHUNK, dim=1))
+    parts = thread_pool().map(part, some.split(CHUNK, dim=1), rows.split(CHUNK, dim=1))
     return sum(parts, torch.zeros(len(some), len(rows), dtype=torch.float64)).numpy(), exact
 
 
 def _combination(z: NDArray[np.float64], rows: Tensor, exact: torch.dtype) -> Tensor:
     """Return the weighted sum of rows."""
     weights = torch.from_numpy(z).to(exact)
-    parts = _threads().map(lambda part: weights @ part.to(exact), rows.split(CHUNK, dim=1))
+    parts = thread_pool().map(lambda part: weights @ part.to(exact), rows.split(CHUNK, dim=1))
     return torch.cat(list(parts))
 
 
 @lru_cache(maxsize=1)
-def _threads() -> ThreadPoolExecutor:
+def thread_pool() -> ThreadPoolExecutor:
+    """Return this process's threads, each of which computes alone."""
     return ThreadPoolExecutor(os.cpu_count(), initializer=one_thread)
 
 
 # A forked process has none of its parent's threads.
-os.register_at_fork(after_in_child=_threads.cache_clear)
+os.register_at_fork(after_in_child=thread_pool.cache_clear)

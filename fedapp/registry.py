@@ -21,6 +21,7 @@ from fedapp.client import Client
 from fedapp.compression import Compressor, make_compressor
 from fedapp.config import QsgdKeys, RandKKeys, RunConfig, TopKKeys, UniformKeys, Value
 from fedapp.errors import ConfigError
+from fedapp.names import did_you_mean
 from fedapp.problems import kind_of
 from fedapp.problems.problem import Start
 from fedapp.strategy import FederatedStrategy
@@ -178,7 +179,8 @@ def find_algorithm(config: RunConfig) -> Algorithm:
     """Return the config's algorithm, or say which there are."""
     if config.algorithm not in ALGORITHMS:
         raise ConfigError(
-            f"algorithm = {config.algorithm!r} is not known: choose {', '.join(ALGORITHMS)}."
+            f"algorithm = {config.algorithm!r} is not known{did_you_mean(config.algorithm, ALGORITHMS)}: "
+            "`fedapp algorithms` lists those there are."
         )
     return ALGORITHMS[config.algorithm]
 

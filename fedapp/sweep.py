@@ -1,7 +1,7 @@
 """Sweep files: one TOML file of run-config keys, with a table `[sweep]` of axes; runs are their product.
 
-An axis is a key and its values, `seed = [0, 1, 2]`; or, under a name of its own, a list of tables
-that set several keys at once, each with a `name`; a list in such a table is a grid of its own:
+An axis is a key and its values, `seed = [0, 1, 2]`; or, under any other name, a list of tables, each with
+a `name`, that set several keys at once. Lists in such a table are a grid:
 
     [[sweep.method]]
     name = "fedpaq-8bit"
@@ -9,8 +9,8 @@ that set several keys at once, each with a `name`; a list in such a table is a g
     compressor = "uniform"
     server-lr = [0.5, 1.0]
 
-With `include = "other.toml"` a file begins with what another, beside it, says; its own keys and axes
-come after, in place of those of the same name.
+With `include = "other.toml"` a file extends another one in the same directory; keys and axes of the same name
+are replaced.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from fedapp.errors import ConfigError
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a file: its name, if it is one of several, and its keys."""
+    """One run of a file: its name (empty for a plain preset) and its keys."""
 
     name: str
     values: dict[str, Value]
@@ -33,7 +33,7 @@ class PlannedRun:
 
 
 def read_runs(path: Path) -> list[PlannedRun]:
-    """Read a preset, which is one run, or a sweep."""
+    """Return the runs of a file: one for a plain preset, several for a sweep."""
     table = _with_included(path)
     axes = table.pop("sweep", None)
     common = flat_keys(path, table)
@@ -67,7 +67,7 @@ def _with_included(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Lay one table over another, and their tables over each other."""
+    """Merge two tables recursively; `above` wins."""
     both = {**below, **above}
     for key in below.keys() & above.keys():
         if isinstance(below[key], dict) and isinstance(above[key], dict):
@@ -76,7 +76,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _points(path: Path, key: str, axis: list[Any]) -> list[tuple[str, dict[str, Value]]]:
-    """Return the points of an axis: each with its name, and the keys that it sets."""
+    """Return the points of an axis, each as its name and the keys that it sets."""
     points: list[tuple[str, dict[str, Value]]] = []
     for value in axis:
         if isinstance(value, dict):

@@ -18,8 +18,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-import run_simulation
-from fedapp import client_app, server_app
+from fedapp import cli, client_app, server_app
 from fedapp.checkpoint import Checkpoints
 from fedapp.config import Value, parse_run_config
 from fedapp.data import cache
@@ -107,7 +106,7 @@ def run(
     grid = EventfulGrid(client_app.app, config.flat(), 2)
     grid.events, grid.deaf = events or {}, deaf
     if node_2:
-        grid._contexts[2].node_config["state-dir"] = node_2
+        grid.contexts[2].node_config["state-dir"] = node_2
     return server_app.run(grid, config).path
 
 
@@ -236,8 +235,8 @@ def start(disk: Disk, work: Path) -> dict[str, Any]:
     place = disk.path / "start"
     place.mkdir()
     config = [f"{key}={json.dumps(value)}" for key, value in KEYS.items()]
-    sys.argv = [
-        "run_simulation.py",
+    command = [
+        "run",
         "--engine",
         "inline",
         "--out",
@@ -248,11 +247,11 @@ def start(disk: Disk, work: Path) -> dict[str, Any]:
     errors, out = io.StringIO(), io.StringIO()
     disk.fill()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out):
-        code = run_simulation.main()
+        code = cli.main(command)
     left = [path.name for path in place.iterdir()]
     disk.free()
     with contextlib.redirect_stdout(io.StringIO()):
-        again = run_simulation.main()
+        again = cli.main(command)
     return {"said": errors.getvalue(), "code": code, "left": left, "again": again}
 
 

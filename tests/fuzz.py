@@ -140,7 +140,7 @@ def array_seeds() -> Iterator[bytes]:
 def codecs(data: bytes) -> None:
     """Decode a payload as it is, and its body with the checksum made right."""
     codec, body = CODECS[data[0] % len(CODECS)] if data else QSGD, data[1:]
-    for payload in (body, seal(codec.codec, SIZE, body, codec._key)):
+    for payload in (body, seal(codec.codec, SIZE, body, codec.key)):
         try:
             read = codec.decode(payload, SIZE)
         except PayloadError:

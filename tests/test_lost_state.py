@@ -48,7 +48,7 @@ class Forgetting(InlineGrid):
     lost = LOST
 
     def forget(self) -> None:
-        self._contexts[2].state.clear()
+        self.contexts[2].state.clear()
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)
@@ -109,7 +109,7 @@ def test_a_client_of_which_nothing_was_accepted_begins_without_state() -> None:
     config = parse_run_config(KEYS | {"algorithm": "scaffold"})
     x, buffers = make_problem(config).initial()
     grid = InlineGrid(client_app.app, config.flat())
-    store = ContextStore(grid._contexts[1].state)
+    store = ContextStore(grid.contexts[1].state)
     for tag in (4, 7):
         store.save(0, tag, {"c_i": np.full_like(x, 5.0)}, keep=[4])
 
@@ -124,7 +124,7 @@ def test_a_client_of_which_nothing_was_accepted_begins_without_state() -> None:
     with_state, afresh = sent(12, 7), sent(13, 0)
     assert not np.allclose(with_state, afresh)
     assert store.load(0, 4) is not None  # a checkpoint may ask for it
-    del grid._contexts[1].state["state.0.4"], grid._contexts[1].state["state.0.13"]
+    del grid.contexts[1].state["state.0.4"], grid.contexts[1].state["state.0.13"]
     np.testing.assert_array_equal(sent(14, 0), afresh)
 
 

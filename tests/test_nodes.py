@@ -34,7 +34,7 @@ class Nodes(InlineGrid):
 
     def __init__(self, config: Any, *node_configs: dict[str, Any]) -> None:
         super().__init__(client_app.app, config.flat(), len(node_configs))
-        for context, own in zip(self._contexts.values(), node_configs, strict=True):
+        for context, own in zip(self.contexts.values(), node_configs, strict=True):
             context.node_config |= own
         self.before: dict[int, Callable[[], object]] = {}  # round -> what happens before it
         self.round = 0
@@ -42,22 +42,22 @@ class Nodes(InlineGrid):
 
     def get_node_ids(self) -> list[int]:
         self.before.pop(self.round + 1, lambda: None)()
-        return list(self._contexts)
+        return list(self.contexts)
 
-    def _serve(self, message: Message) -> Message:
+    def serve(self, message: Message) -> Message:
         self.served.append((message.metadata.message_type, message.metadata.dst_node_id))
         if message.metadata.message_type == "train":
             self.round = message.content.config_records["round"]["round"]  # type: ignore[assignment]
-        return super()._serve(message)
+        return super().serve(message)
 
     def add(self, node: int, **node_config: Any) -> None:
         """Let a node come."""
-        (first, *_) = self._contexts.values()
+        (first, *_) = self.contexts.values()
         own: dict[str, Any] = {"partition-id": 0, "num-partitions": 3}
         own |= {key.replace("_", "-"): value for key, value in node_config.items()}
         context = copy.deepcopy(first)
         context.node_config = own
-        self._contexts[node] = context
+        self.contexts[node] = context
 
 
 def place(place: int, places: int = 3, **more: Any) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_neither_a_short_nor_a_long_claim_takes_a_client_from_its_node(
     hosting = Hosting(6)
     wait_for_all(hosting, grid, 0.1)
     grid.claims[4] = {"clients": claim}
-    grid._contexts[4] = grid._contexts[1]
+    grid.contexts[4] = grid.contexts[1]
     for _ in range(3):
         hosting._nodes = set()
         hosting.update(grid)
@@ -113,7 +113,7 @@ def test_a_late_claim_is_refused_in_the_node_s_own_log_until_the_other_has_left(
     caplog.set_level("INFO", logger="flwr")
     config, grid = grid_of(place(0), place(1), place(2), results_dir=str(tmp_path), num_rounds=6)
     grid.before[3] = lambda: grid.add(9, partition_id=1)
-    grid.before[5] = lambda: grid._contexts.pop(2)
+    grid.before[5] = lambda: grid.contexts.pop(2)
     directory = server_app.run(grid, config).path
     refused = [r for r in caplog.records if r.message.startswith(REFUSED)]
     assert [r.levelname for r in refused] == ["ERROR"]
@@ -128,12 +128,12 @@ def test_a_node_that_is_back_comes_before_one_that_is_new() -> None:
     _, grid = grid_of(place(0), place(1), place(2))
     hosting = Hosting(6)
     wait_for_all(hosting, grid, 0.1)
-    away = grid._contexts.pop(3)
-    del grid._contexts[2]
+    away = grid.contexts.pop(3)
+    del grid.contexts[2]
     hosting.update(grid)
     assert sorted(hosting.node_of) == [0, 3]
     grid.add(2, partition_id=2)
-    grid._contexts[3] = away
+    grid.contexts[3] = away
     hosting.update(grid)
     assert {hosting.node_of[2], hosting.node_of[5]} == {3}
 
@@ -225,7 +225,7 @@ def test_a_node_whose_data_are_wrong_is_waited_for_until_they_are_right(
     assert sum(m.startswith("Node 2 cannot train: ") for m in caplog.messages) == 1
     monkeypatch.setattr(hosting, "FIRST_PAUSE", 0.01)
     config, grid = grid_of(*nodes, results_dir=str(tmp_path / "results"), node_timeout=60.0)
-    serve, asked = grid._serve, [0]
+    serve, asked = grid.serve, [0]
 
     def fixed_when_asked_again(message: Message) -> Message:
         asked[0] += message.metadata.dst_node_id == 2
@@ -233,7 +233,7 @@ def test_a_node_whose_data_are_wrong_is_waited_for_until_they_are_right(
             (tmp_path / "elsewhere").rename(data)
         return serve(message)
 
-    vars(grid)["_serve"] = fixed_when_asked_again
+    vars(grid)["serve"] = fixed_when_asked_again
     rounds = read_rounds(server_app.run(grid, config).path)
     assert [(r["clients"], r["failures"]) for r in rounds] == [(6, 0)] * 3
 
@@ -243,13 +243,13 @@ def test_a_simulation_s_nodes_are_asked_for_little(
 ) -> None:
     config, grid = grid_of(place(0), place(1), place(2), results_dir=str(tmp_path))
     replies: list[Message] = []
-    serve = grid._serve
+    serve = grid.serve
 
     def kept(message: Message) -> Message:
         replies.append(serve(message))
         return replies[-1]
 
-    vars(grid)["_serve"] = kept
+    vars(grid)["serve"] = kept
     server_app.run(grid, config)
     said = [r.content["hosting"] for r in replies if "hosting" in r.content]
     assert [list(record) for record in said] == [["clients"]] * 3
@@ -358,7 +358,7 @@ def test_nodes_that_vanish_are_in_the_closing_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, grid = grid_of(place(0), place(1), place(2), results_dir=str(tmp_path), num_rounds=6)
-    grid.before[3] = lambda: (grid._contexts.pop(2), grid._contexts.pop(3))
+    grid.before[3] = lambda: (grid.contexts.pop(2), grid.contexts.pop(3))
     server_app.run(grid, config)
     shown = " ".join(capsys.readouterr().out.split())
     assert "took part all 6 clients, 2 to 6 times" in shown

@@ -1,12 +1,11 @@
 """Dry runs: every experiment could start, and a round costs what they say."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import run_simulation
+from fedapp.cli import main
 from fedapp.config import parse_run_config
 from fedapp.plan import plan
 from fedapp.problems import kind_of
@@ -61,13 +60,12 @@ def test_a_round_costs_what_the_plan_says(name: str, model: str, run_inline: Run
 
 
 def test_a_dry_run_needs_no_data_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def dry_run(text: str) -> int:
         (tmp_path / "try.toml").write_text(text)
         words = ["--dry-run", str(tmp_path / "try.toml"), "--out", str(tmp_path / "results")]
-        monkeypatch.setattr(sys, "argv", ["run_simulation.py", *words])
-        return run_simulation.main()
+        return main(["run", *words])
 
     assert dry_run('dataset = "cifar100"\nmodel = "lenet5"\n[sweep]\nseed = [0, 1, 2]') == 0
     shown = capsys.readouterr().out

@@ -208,7 +208,7 @@ def test_bytes_are_those_of_the_arrays_sent(
     run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: dict[str, int] = {"down": 0, "up": 0}
-    serve = InlineGrid._serve
+    serve = InlineGrid.serve
 
     def count(self: InlineGrid, message: Message) -> Message:
         reply = serve(self, message)
@@ -218,7 +218,7 @@ def test_bytes_are_those_of_the_arrays_sent(
             )
         return reply
 
-    monkeypatch.setattr(InlineGrid, "_serve", count)
+    monkeypatch.setattr(InlineGrid, "serve", count)
     (record,) = read_rounds(run_inline(nodes=8, **(KEYS | {"num_rounds": 1})))
     assert (record["downlink_bytes"], record["uplink_bytes"]) == (sent["down"], sent["up"])
 
@@ -278,38 +278,38 @@ def test_nodes_are_asked_once_and_strange_answers_are_left_out(
     config = parse_run_config(kebab({"num_clients": 6, "clients_per_round": 1}))
     grid = InlineGrid(client_app.app, config.flat(), nodes=3)
     asked: list[Message] = []
-    serve = InlineGrid._serve
+    serve = InlineGrid.serve
 
     def watch(self: InlineGrid, message: Message) -> Message:
         asked.append(message)
         return serve(self, message)
 
-    monkeypatch.setattr(InlineGrid, "_serve", watch)
-    grid._contexts[2].node_config = {}
+    monkeypatch.setattr(InlineGrid, "serve", watch)
+    grid.contexts[2].node_config = {}
     hosting = Hosting(6)
     wait_for_all(hosting, grid, limit=0.1)
     hosting.update(grid)
     assert len(asked) == 3
     assert sorted(hosting.node_of) == [0, 2, 3, 5]
     assert any('--node-config "partition-id=0 num-partitions=2"' in m for m in caplog.messages)
-    del grid._contexts[1]  # a node leaves
+    del grid.contexts[1]  # a node leaves
     hosting.update(grid)
     assert sorted(hosting.node_of) == [2, 5]
-    grid._contexts[2].node_config = {"partition-id": 1, "num-partitions": 3}  # mended
+    grid.contexts[2].node_config = {"partition-id": 1, "num-partitions": 3}  # mended
     hosting._ask_again[2] = (0.0, 20.0)  # the pause is over
     hosting.update(grid)
     assert sorted(hosting.node_of) == [1, 2, 4, 5]
-    grid._contexts[7] = grid._contexts[2]  # a second host of the same clients
+    grid.contexts[7] = grid.contexts[2]  # a second host of the same clients
     for _ in range(2):
         hosting.update(grid)
     assert hosting.node_of[1] == hosting.node_of[4] == 2
     refused = "Node 7 is refused: it claims 2 clients that node 2 hosts, such as client 1"
     assert sum(refused in m for m in caplog.messages) == 1
-    away = grid._contexts.pop(2), grid._contexts.pop(7)
+    away = grid.contexts.pop(2), grid.contexts.pop(7)
     hosting.update(grid)
     assert sorted(hosting.node_of) == [2, 5]
     away[0].node_config = {"partition-id": 0, "num-partitions": 3}
-    grid._contexts[2] = away[0]  # it comes back to another place, under its old id
+    grid.contexts[2] = away[0]  # it comes back to another place, under its old id
     hosting.update(grid)
     assert sorted(hosting.node_of) == [0, 2, 3, 5]
     nobody = InlineGrid(client_app.app, config.flat(), nodes=0)

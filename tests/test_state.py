@@ -144,7 +144,7 @@ def test_a_refused_update_is_undone_at_the_client(
 
     def watch(self, *args, **kwargs):  # type: ignore[no-untyped-def]
         keep(self, *args, **kwargs)
-        contexts.extend(self._contexts.values())
+        contexts.extend(self.contexts.values())
 
     monkeypatch.setattr(InlineGrid, "__init__", watch)
     records = read_rounds(run_inline(**KEYS))

@@ -2,13 +2,11 @@
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-import run_simulation
 from fedapp.errors import ConfigError
 from fedapp.files import seal, unseal
 from fedapp.report.curves import draw_curves, of_panel
@@ -45,9 +43,7 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    words = ["run_simulation.py", "--engine", "inline", *map(str, arguments)]
-    monkeypatch.setattr(sys, "argv", words)
-    return run_simulation.main()
+    return fedapp(monkeypatch, "run", "--engine", "inline", *map(str, arguments))
 
 
 def test_runs_are_the_product_of_the_axes(sweep: Path) -> None:

@@ -11,6 +11,7 @@ from fedapp.compression.payload import NotFiniteError, PayloadError
 from fedapp.compression.quantizers import QSGD, Float16, Identity, Uniform
 from fedapp.compression.sparsifiers import RandK, TopK
 from fedapp.errors import ConfigError
+from fedapp.names import did_you_mean
 
 COMPRESSORS: dict[str, type[Compressor]] = {
     "none": Identity,
@@ -30,7 +31,10 @@ def make_compressor(name: str, **options: Any) -> Compressor:
     For example `make_compressor("topk", ratio=0.01, values=make_compressor("qsgd", levels=4))`.
     """
     if name not in COMPRESSORS:
-        raise ConfigError(f"compressor = {name!r} is not known: choose {', '.join(COMPRESSORS)}.")
+        raise ConfigError(
+            f"compressor = {name!r} is not known{did_you_mean(name, COMPRESSORS)}: "
+            f"choose {', '.join(COMPRESSORS)}."
+        )
     try:
         return COMPRESSORS[name](**options)
     except TypeError as error:

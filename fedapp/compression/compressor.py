@@ -36,7 +36,7 @@ class Compressor(ABC):
 
     def decode(self, data: bytes | memoryview, size: int) -> Vector:
         """Return the vector of `size` numbers that a payload stands for, or raise PayloadError."""
-        reader = unseal(data, self.codec, size, self._key)
+        reader = unseal(data, self.codec, size, self.key)
         parts = self.parse(reader, size)
         reader.end()
         vector = self.dequantize(*parts)
@@ -49,10 +49,11 @@ class Compressor(ABC):
         return self
 
     def _seal(self, size: int, parts: Parts) -> bytes:
-        return seal(self.codec, size, self.write(*parts), self._key)
+        return seal(self.codec, size, self.write(*parts), self.key)
 
     @cached_property
-    def _key(self) -> bytes:
+    def key(self) -> bytes:
+        """Return what a payload's checksum covers beside the payload: the compressor's options."""
         return repr(self).encode()
 
     @abstractmethod

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 VERSION = 1
-_HEADER = struct.Struct("<BBQ")  # codec, version, how many numbers
+HEADER = struct.Struct("<BBQ")  # codec, version, how many numbers
 _CHECKSUM = struct.Struct("<I")
-OVERHEAD = _HEADER.size + _CHECKSUM.size
+OVERHEAD = HEADER.size + _CHECKSUM.size
 
 
 class PayloadError(ValueError):
@@ -27,7 +27,7 @@ class NotFiniteError(PayloadError):
 
 def seal(codec: int, size: int, body: bytes, key: bytes) -> bytes:
     """Frame a body; `key` stands for the codec's settings, which both sides must share."""
-    header = _HEADER.pack(codec, VERSION, size)
+    header = HEADER.pack(codec, VERSION, size)
     return b"".join((header, _CHECKSUM.pack(crc32(body, crc32(header, crc32(key)))), body))
 
 
@@ -36,13 +36,13 @@ def unseal(data: bytes | memoryview, codec: int, size: int, key: bytes) -> "Read
     view = memoryview(data).cast("B")
     if len(view) < OVERHEAD:
         raise PayloadError(f"its {len(view)} bytes are too few for a payload")
-    header, body = view[: _HEADER.size], view[OVERHEAD:]
-    found, version, claimed = _HEADER.unpack(header)
+    header, body = view[: HEADER.size], view[OVERHEAD:]
+    found, version, claimed = HEADER.unpack(header)
     if (found, version) != (codec, VERSION):
         raise PayloadError(f"it was made by codec {found}.{version} instead of {codec}.{VERSION}")
     if claimed != size:
         raise PayloadError(f"it holds {claimed} numbers instead of {size}")
-    (checksum,) = _CHECKSUM.unpack(view[_HEADER.size : OVERHEAD])
+    (checksum,) = _CHECKSUM.unpack(view[HEADER.size : OVERHEAD])
     if crc32(body, crc32(header, crc32(key))) != checksum:
         raise PayloadError("its checksum is wrong: it was damaged, or made with other settings")
     return Reader(body)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedapp.data.samples import Split, decode_table, mixed_depths
 from fedapp.errors import ConfigError
 from fedapp.files import existing_directory
+from fedapp.names import did_you_mean
 
 DECODER = 2  # part of the cache's key: raise it when files decode to other numbers than before
 
@@ -66,13 +67,14 @@ def find_source(name: str, data_dir: str) -> Source:
             return parquet_source(name, directory / name, "test")
         held = sorted(p.name for p in directory.iterdir() if any(p.glob("train-*.parquet")))
         raise ConfigError(
-            f"dataset = {name!r} is not in data-dir {directory}: it holds "
+            f"dataset = {name!r} is not in data-dir {directory}{did_you_mean(name, held)}: it holds "
             f"{', '.join(held) or 'no <dataset>/train-*.parquet'}."
         )
     if name in HUB:  # all of them 8-bit grey or RGB, which every DECODER read alike
         return Source(f"hub-{name}", lambda: decode_hub(name))
+    known = ["digits", "quadratic", *HUB]
     raise ConfigError(
-        f"dataset = {name!r} is not known: choose digits, quadratic, {', '.join(HUB)}, or set "
+        f"dataset = {name!r} is not known{did_you_mean(name, known)}: choose {', '.join(known)}, or set "
         "data-dir to a directory that holds <dataset>/train-*.parquet and test-*.parquet."
     )
 

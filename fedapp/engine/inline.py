@@ -16,13 +16,14 @@ log = getLogger("flwr")
 class InlineGrid(LocalGrid):
     """Nodes that answer at once, in this process, each with a Context that stays in memory.
 
-    A message is served while it is pushed, so a time limit cannot cut a client short.
+    A message is served while it is pushed, so a time limit cannot cut a client short. `contexts` are the nodes, by
+    id: one may be changed, added or removed at any time.
     """
 
     def __init__(self, client_app: ClientApp, run_config: dict[str, Value], nodes: int = 1) -> None:
         super().__init__()
         self._app = client_app
-        self._contexts = {
+        self.contexts = {
             node: Context(
                 run_id=RUN_ID,
                 node_id=node,
@@ -36,7 +37,7 @@ class InlineGrid(LocalGrid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return all nodes."""
-        return list(self._contexts)
+        return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Serve messages, and keep the replies until they are pulled."""
@@ -44,7 +45,7 @@ class InlineGrid(LocalGrid):
         for message in messages:
             identity = str(uuid4())
             message.metadata.__dict__["_message_id"] = identity
-            self._replies[identity] = self._serve(message)
+            self._replies[identity] = self.serve(message)
             ids.append(identity)
         return ids
 
@@ -60,9 +61,10 @@ class InlineGrid(LocalGrid):
         """Serve messages and return the replies."""
         return self.pull_messages(self.push_messages(messages))
 
-    def _serve(self, message: Message) -> Message:
+    def serve(self, message: Message) -> Message:
+        """Return the reply of the node that a message is for."""
         try:
-            return self._app(message, self._contexts[message.metadata.dst_node_id])
+            return self._app(message, self.contexts[message.metadata.dst_node_id])
         except Exception as error:
             log.exception("The ClientApp raised an exception")
             return Message(Error(CLIENT_APP_FAILED, repr(error)), reply_to=message)

@@ -13,9 +13,10 @@ from typing import Any
 
 from fedapp import __version__
 from fedapp.config import RunConfig
-from fedapp.figures import FIGURES, Figure, find_figure, headline, ranked
+from fedapp.figures import Figure, find_figure, headline, ranked
 from fedapp.report.curves import COLOURS
 from fedapp.report.runs import Run, in_groups
+from fedapp.report.script import WEB, bundle
 
 SPENT = ("round", "uplink_bytes", "downlink_bytes", "simulated_seconds", "wall_seconds")
 LARGEST = 1e300  # of what is drawn: the page adds up, and its axes leave some room
@@ -25,7 +26,7 @@ def write_report(
     runs: Sequence[Run], path: Path, title: str = "Federated runs", target: float = 0.9
 ) -> None:
     """Write one page that opens from disk and needs nothing else; `target` is a test accuracy."""
-    script = _read("page.js")
+    script = bundle()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = json.dumps(_data(runs, target), allow_nan=False, separators=(",", ":"))
     parts = {
@@ -43,7 +44,7 @@ def write_report(
 
 
 def _read(name: str) -> str:
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+    return (WEB / name).read_text(encoding="utf-8")
 
 
 def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
@@ -65,7 +66,6 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
         "colours": COLOURS,
         "metrics": {name: _about(find_figure(name)) for name in (*figures, *SPENT)},
         "headline": headline(figures),
-        "smallerIsBetter": [name for name, f in FIGURES.items() if f.better == "lower"],
         "figures": figures,
         "keys": keys,
         "common": {key: _value(value) for key, value in common.items()},
@@ -117,7 +117,7 @@ def _columns(run: Run, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """Return a number with six digits, a whole one as it is; None for what is not finite or no number."""
+    """Return a number with six digits, a whole one as it is; None for what is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if abs(value) > LARGEST or not math.isfinite(value):

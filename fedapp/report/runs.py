@@ -82,7 +82,7 @@ def _damaged(file: Path, error: Exception) -> ConfigError:
 def _checked_config(config: dict[str, Any]) -> dict[str, Any]:
     for key in WHOLE:
         if type(config[key]) is not int or not 0 <= config[key] < 2**63:
-            raise ValueError(f"{key} is no whole number")
+            raise ValueError(f"{key} is not a whole number")
     if config["num-rounds"] < 1 or config["eval-every"] < 1:
         raise ValueError("num-rounds or eval-every is 0")
     target = config["target-accuracy"]
@@ -90,7 +90,7 @@ def _checked_config(config: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("target-accuracy is not between 0 and 1")
     for key in WORDS:
         if not isinstance(config[key], str):
-            raise ValueError(f"{key} is no text")
+            raise ValueError(f"{key} is not a text")
     return {one_line(key): _shown(value) for key, value in config.items()}
 
 
@@ -107,7 +107,7 @@ def _checked_rounds(rounds: Sequence[object]) -> list[dict[str, Any]]:
         number = record.get("round") if isinstance(record, dict) else None
         before = checked[-1]["round"] if checked else 0
         if not isinstance(record, dict) or type(number) is not int or not before < number < 2**53:
-            raise ValueError(f"line {line} is no round after round {before}")
+            raise ValueError(f"line {line} is not a round after round {before}")
         figures = {one_line(name): _figure(name, value, line) for name, value in record.items()}
         checked.append(figures)
     return checked

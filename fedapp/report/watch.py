@@ -21,7 +21,7 @@ from rich.text import Text
 
 from fedapp.costs import human_bytes
 from fedapp.errors import ConfigError
-from fedapp.figures import figures_of, find_figure
+from fedapp.figures import Figure, figures_of, find_figure
 from fedapp.manifest import PARTIAL
 from fedapp.names import one_line
 from fedapp.problems import find_kind
@@ -41,10 +41,10 @@ NO_DOTS = 0x2800
 
 
 def watch(directory: Path, every: float = 1.0, once: bool = False) -> None:
-    """Show a run, read anew every so many seconds, until it ends; then its last view stays.
+    """Show a run, refreshed every few seconds, until it ends; then its last view stays.
 
     Of several runs in a directory, it is the one that was written to last. With `once`, or when
-    the output is no terminal, the view is printed once.
+    the output is not a terminal, the view is printed once.
     """
     place = directory.expanduser().resolve()
     if not place.parent.is_dir():
@@ -62,7 +62,7 @@ def watch(directory: Path, every: float = 1.0, once: bool = False) -> None:
                 live.update(view(run, *console.size), refresh=True)
                 time.sleep(every)
                 run.read_new()
-    # A terminal needs a line for its prompt; what is no terminal has room.
+    # A terminal needs a line for its prompt; other outputs have room.
     console.print(view(run, console.width, console.height - 1 if sys.stdout.isatty() else PRINTED))
 
 
@@ -137,7 +137,7 @@ def find_run(place: Path) -> Path | None:
 
 
 def view(run: WatchedRun, width: int, height: int) -> RenderableType:
-    """Lay out a run in so many columns and, if that is possible, lines."""
+    """Lay out a run in a number of columns and, if that is possible, lines."""
     if not run.config:
         what = "holds no run yet" if run.place.is_dir() else "is not there yet"
         return Panel(Text(f"Waiting for a run: {one_line(str(run.place))} {what}."), width=width)
@@ -212,9 +212,8 @@ def _figures(run: WatchedRun, width: int) -> Panel:
     return Panel(Group(learnt, sent), width=width, height=height)
 
 
-def _evaluated() -> list[str]:
-    """Return what an evaluated round can have; the curve is of the first one that a run does have."""
-    return [figure.name for figure in figures_of("evaluation")]
+def _figures_with_values(run: WatchedRun, source: str) -> list[Figure]:
+    return [figure for figure in figures_of(source) if run.series(figure.name)[1]]
 
 
 def _learnt(run: WatchedRun) -> Table:
@@ -222,21 +221,21 @@ def _learnt(run: WatchedRun) -> Table:
     table = _table("", "last", "round", "best", "round")
     every = int(run.config.get("eval-every", 1))
     evaluated = run.round if run.round == run.num_rounds else run.round - run.round % every
-    for name in [*_evaluated(), "train_loss"]:
-        rounds, values = run.series(name)
-        if not values and name != "train_loss":
-            continue
-        due = run.round if name == "train_loss" else evaluated
+    # Every round has a train loss, or with differential privacy an epsilon; with neither, the run diverged at once.
+    trained = _figures_with_values(run, "training") or [find_figure("train_loss")]
+    for figure in [*_figures_with_values(run, "evaluation"), *trained]:
+        rounds, values = run.series(figure.name)
+        due = run.round if figure.source == "training" else evaluated
         if not rounds or rounds[-1] < due:  # records leave out what is not finite
             last = [Text("diverged", "red"), Text(str(due), "dim")]
         else:
-            last = [Text(_number(name, values[-1]), "bold"), Text(str(rounds[-1]), "dim")]
+            last = [Text(_number(figure, values[-1]), "bold"), Text(str(rounds[-1]), "dim")]
         best = [Text("-"), Text("")]
         if values:
-            value = find_figure(name).best(values)
+            value = figure.best(values)
             at = rounds[values.index(value)]
-            best = [Text(_number(name, value), "green"), Text(str(at), "dim")]
-        table.add_row(find_figure(name).label, *last, *best)
+            best = [Text(_number(figure, value), "green"), Text(str(at), "dim")]
+        table.add_row(figure.label, *last, *best)
     return table
 
 
@@ -265,27 +264,27 @@ def _table(*titles: str) -> Table:
 
 
 def _curves(run: WatchedRun, width: int, height: int) -> list[RenderableType]:
-    """Draw the run's first figure and its train loss in so many lines, or what of it fits."""
-    first = next((name for name in _evaluated() if run.series(name)[1]), "")
-    names = [name for name in (first, "train_loss") if run.series(name)[1]]
-    if len(names) == 2 and width >= SIDE_BY_SIDE:
+    """Draw the run's most telling figure and its training's in a number of lines, or what of it fits."""
+    trained = _figures_with_values(run, "training")
+    drawn = _figures_with_values(run, "evaluation")[:1] + trained[:1]
+    if len(drawn) == 2 and width >= SIDE_BY_SIDE:
         both = Table.grid()
         half = width // 2
         both.add_row(
-            _curve(run, names[0], half, height), _curve(run, names[1], width - half, height)
+            _curve(run, drawn[0], half, height), _curve(run, drawn[1], width - half, height)
         )
         return [both]
-    fitting = names[: max(height // LOWEST_CURVE, 1)]
+    fitting = drawn[: max(height // LOWEST_CURVE, 1)]
     lines = [height // len(fitting) + (n < height % len(fitting)) for n in range(len(fitting))]
-    return [_curve(run, name, width, high) for name, high in zip(fitting, lines, strict=True)]
+    return [_curve(run, figure, width, high) for figure, high in zip(fitting, lines, strict=True)]
 
 
-def _curve(run: WatchedRun, name: str, width: int, height: int) -> Panel:
+def _curve(run: WatchedRun, figure: Figure, width: int, height: int) -> Panel:
     """Draw one figure against the rounds, with its range and theirs."""
-    rounds, values = run.series(name)
+    rounds, values = run.series(figure.name)
     low, high = min(values), max(values)
-    log = find_figure(name).unit != "fraction" and low > 0 and high / low > LOG_FROM
-    ends = [_number(name, high), _number(name, low)]
+    log = figure.unit != "fraction" and low > 0 and high / low > LOG_FROM
+    ends = [_number(figure, high), _number(figure, low)]
     margin = max(map(len, ends))
     heights = [math.log10(value) for value in values] if log else values
     # Besides the dots: two sides and spaces, the labels and the axis; two borders and the rounds.
@@ -296,14 +295,14 @@ def _curve(run: WatchedRun, name: str, width: int, height: int) -> Panel:
     else:
         labels[lines // 2] = ends[0]
     drawing = Text(no_wrap=True, overflow="crop")
-    style = "cyan" if name in _evaluated() else "magenta"
+    style = "cyan" if figure.source == "evaluation" else "magenta"
     for label, dots in zip(labels, braille(rounds, heights, columns, lines), strict=True):
         drawing.append(f"{label:>{margin}} {'┤' if label else '│'}", "dim")
         drawing.append(dots + "\n", style)
     begin, end = f"{rounds[0]} " if len(rounds) > 1 else "", f" round {rounds[-1]}"
     axis = f"{begin}{'─' * (columns - len(begin) - len(end))}{end}"
     drawing.append(f"{'':{margin}} └{axis}", "dim")
-    title = Text(find_figure(name).label, style).append(", log scale" if log else "", "dim")
+    title = Text(figure.label, style).append(", log scale" if log else "", "dim")
     return Panel(drawing, title=title, title_align="left", width=width, border_style="dim")
 
 
@@ -335,9 +334,9 @@ def _scaled(values: Sequence[float]) -> list[float]:
     return [(value / largest - low) / (high - low) if high > low else 0.5 for value in values]
 
 
-def _number(name: str, value: float) -> str:
+def _number(figure: Figure, value: float) -> str:
     """Write a figure in at most eight characters, or nine with a minus."""
-    short = find_figure(name).text(value)
+    short = figure.text(value)
     return f"{value:.2e}" if "e" in short or len(short) > 8 else short
 
 

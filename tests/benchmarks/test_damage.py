@@ -2,7 +2,6 @@
 
 import random
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks.damage import DAMAGES, KEYS, campaign, keys_of, outcome, run, stateful, swap
 from fedapp import client_app, server_app
+from fedapp.cli import main
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
@@ -99,10 +99,8 @@ def test_a_foreign_directory_is_refused_and_stays_as_it_is(
 
 
 def test_a_sweep_does_not_set_a_foreign_directory_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import run_simulation
-
     place = tmp_path / "out" / "try-fedavg"
     place.mkdir(parents=True)
     (place / "config.json").write_text('{"name": "mine"}')
@@ -110,9 +108,8 @@ def test_a_sweep_does_not_set_a_foreign_directory_aside(
     preset = tmp_path / "try.toml"
     preset.write_text('dataset = "quadratic"\nnum-rounds = 1\n[sweep]\nalgorithm = ["fedavg"]\n')
     arguments = ["--engine", "inline", str(preset), "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["run_simulation.py", *arguments])
     before = contents(tmp_path / "out")
-    assert run_simulation.main() == 2
+    assert main(["run", *arguments]) == 2
     assert "holds no run of fedapp" in capsys.readouterr().err
     assert contents(tmp_path / "out") == before
 

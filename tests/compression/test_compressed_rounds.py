@@ -101,6 +101,7 @@ def test_any_compressor_goes_with_any_algorithm(
         assert last["uplink_bits_nominal"] < plain["uplink_bits_nominal"]
 
 
+@pytest.mark.slow
 def test_error_feedback_makes_up_for_a_biased_compressor(run_inline: RunInline) -> None:
     """With one local step FedAvg is gradient descent, and only top-k's bias is in the way."""
     keys: dict[str, Value] = QUADRATIC | {"algorithm": "fedavg", "compressor": "topk"}

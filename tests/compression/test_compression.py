@@ -992,7 +992,7 @@ def body_of(compressor: Compressor, v: Vector, seed: int = 0) -> bytes:
 
 
 def check_hostile(compressor: Compressor, body: bytes, size: int) -> None:
-    payload = seal(compressor.codec, size, body, compressor._key)
+    payload = seal(compressor.codec, size, body, compressor.key)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -1017,7 +1017,7 @@ def test_a_body_sealed_anew_is_accepted_if_it_is_right() -> None:
     for compressor in COMPRESSORS:
         payload = compressor.encode(gaussian(SIZE), generator())
         body = payload[OVERHEAD:]
-        assert seal(compressor.codec, SIZE, body, compressor._key) == payload
+        assert seal(compressor.codec, SIZE, body, compressor.key) == payload
 
 
 @every_compressor
@@ -1025,10 +1025,10 @@ def test_a_right_body_in_a_wrong_frame_is_refused(compressor: Compressor) -> Non
     body = body_of(compressor, gaussian(SIZE))
     for codec in set(range(10)) - {compressor.codec}:
         with pytest.raises(PayloadError):
-            compressor.decode(seal(codec, SIZE, body, compressor._key), SIZE)
+            compressor.decode(seal(codec, SIZE, body, compressor.key), SIZE)
     for size in (0, SIZE - 1, SIZE + 1, 2**63):
         with pytest.raises(PayloadError):
-            compressor.decode(seal(compressor.codec, size, body, compressor._key), SIZE)
+            compressor.decode(seal(compressor.codec, size, body, compressor.key), SIZE)
     with pytest.raises(PayloadError):
         compressor.decode(seal(compressor.codec, SIZE, body, b"another key"), SIZE)
 
@@ -1041,7 +1041,7 @@ def test_hostile_bodies_cut_short_or_too_long(compressor: Compressor, size: int)
         check_hostile(compressor, body[:length], size)
     for more in (b"\0", b"\xff", bytes(8), body):
         check_hostile(compressor, body + more, size)
-        payload = seal(compressor.codec, size, body + more, compressor._key)
+        payload = seal(compressor.codec, size, body + more, compressor.key)
         with pytest.raises(PayloadError):
             compressor.decode(payload, size)
 
@@ -1109,7 +1109,7 @@ def test_hostile_norms(norm: float) -> None:
         check_hostile(compressor, body, SIZE)
         if not 0 <= norm < np.inf:
             with pytest.raises(PayloadError):
-                compressor.decode(seal(compressor.codec, SIZE, body, compressor._key), SIZE)
+                compressor.decode(seal(compressor.codec, SIZE, body, compressor.key), SIZE)
 
 
 @pytest.mark.parametrize("exponent", [-32768, -200, -149, 0, 100, 127, 128, 32767])
@@ -1265,7 +1265,7 @@ def test_a_hostile_payload_of_a_few_bytes_takes_little_memory(compressor: Compre
 
 
 def memory_of(compressor: Compressor, body: bytes, size: int) -> int:
-    payload = seal(compressor.codec, size, body, compressor._key)
+    payload = seal(compressor.codec, size, body, compressor.key)
     tracemalloc.start()
     try:
         compressor.decode(payload, size)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-import run_simulation
+from fedapp.cli import main
 from fedapp.config import Value, parse_run_config
 from fedapp.data import ImageData, Shard, cache, load_images, load_shard
 from fedapp.data.images import pixels_of
@@ -275,16 +275,13 @@ def test_words_are_no_labels(labels: Any, tmp_path: Path) -> None:
 def test_a_bad_label_ends_a_run_at_once(
     labels: list[float],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     files = [encoded(Image.fromarray(GREY)), encoded(Image.fromarray(GREY[::-1]))]
     for split in ("train", "test"):
         write(tmp_path / "set" / f"{split}-0.parquet", [*files, files[0]], labels)
     keys = f'dataset="set" data-dir="{tmp_path}" num-clients=1 clients-per-round=1 num-rounds=1'
-    words = ["run_simulation.py", "--engine", "inline", "--out", str(tmp_path / "out"), "-c", keys]
-    monkeypatch.setattr("sys.argv", words)
-    assert run_simulation.main() == 2
+    assert main(["run", "--engine", "inline", "--out", str(tmp_path / "out"), "-c", keys]) == 2
     shown = capfd.readouterr()
     assert "Traceback" not in shown.err
     assert shown.err.count("Labels should be whole numbers from 0") == 1
@@ -338,7 +335,7 @@ def test_images_without_content_are_told_every_time(
     with caplog.at_level(logging.WARNING, "flwr"):
         load(tmp_path, files)
         first = list(caplog.messages)
-        monkeypatch.setattr("fedapp.data.sources.decode_image", None)  # it is not decoded again
+        monkeypatch.setattr("fedapp.data.samples.decode_image", None)  # it is not decoded again
         load_images("set", str(tmp_path))
     assert caplog.messages == 2 * first
     assert [said in message for message in first] == ([True, True] if said else [])

@@ -21,7 +21,7 @@ from tests.support.datasets import OWN_DATA, write_parquet, write_shards
 def run(tmp_path: Path, node_configs: list[dict[str, Any]], **more: Value) -> Path:
     config = parse_run_config(OWN_DATA | more | {"results-dir": str(tmp_path / "results")})
     grid = InlineGrid(client_app.app, config.flat(), len(node_configs))
-    for context, own in zip(grid._contexts.values(), node_configs, strict=True):
+    for context, own in zip(grid.contexts.values(), node_configs, strict=True):
         context.node_config |= own
     return server_app.run(grid, config).path
 

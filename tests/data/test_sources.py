@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedapp.config import RunConfig, Value, parse_run_config
-from fedapp.data import ImageData, load_images, load_partition, sources
+from fedapp.data import ImageData, load_images, load_partition, samples, sources
 from fedapp.data.partitions import fill_empty
 from fedapp.errors import ConfigError
 from fedapp.problems import make_problem
@@ -71,7 +71,7 @@ def test_decoding_happens_once(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(_: bytes) -> None:
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr(sources, "decode_image", refuse)
+    monkeypatch.setattr(samples, "decode_image", refuse)
     again = load_images("tiny", str(tiny))
     np.testing.assert_array_equal(first.train_images, again.train_images)
     assert isinstance(again.train_images, np.memmap)

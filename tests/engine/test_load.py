@@ -26,13 +26,13 @@ ROOT = Path(__file__).parents[2]
 def several_threads() -> Iterator[None]:
     """Have this process use two threads everywhere, and a pool whose threads have not computed yet."""
     before = torch.get_num_threads()
-    projection._threads.cache_clear()
+    projection.thread_pool.cache_clear()
     torch.set_num_threads(2)
     limited = threadpool_limits(2)
     yield
     limited.restore_original_limits()
     torch.set_num_threads(before)
-    projection._threads.cache_clear()
+    projection.thread_pool.cache_clear()
 
 
 def limits() -> set[int]:
@@ -48,7 +48,7 @@ def test_every_thread_of_the_pool_has_one_thread(several_threads: None) -> None:
         everyone.wait(60)  # so that each thread of the pool answers once
         return limits()
 
-    answers = list(projection._threads().map(ask, range(everyone.parties)))
+    answers = list(projection.thread_pool().map(ask, range(everyone.parties)))
     assert answers == [{1}] * everyone.parties
 
 
@@ -80,8 +80,8 @@ def test_products_have_the_same_bits_in_threads_that_have_not_computed_yet(
     for length in (LAYER, projection.CHUNK + LAYER):
         rows = torch.randn(20, length, dtype=dtype, generator=rng)
         some = rows[:11].clone()
-        projection._threads.cache_clear()
-        products, _ = projection._products(some, rows)
+        projection.thread_pool.cache_clear()
+        products, _ = projection.inner_products(some, rows)
         torch.set_num_threads(1)
         chunks = zip(*(m.split(projection.CHUNK, dim=1) for m in (some, rows)), strict=True)
         expected = sum((a @ b.T).double() for a, b in chunks)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import ray
 
-import run_simulation
 from deploy.federation import BIN, ROOT, free_port
+from fedapp.cli import main
 from fedapp.config import RunConfig, Value, parse_run_config
 from fedapp.engine.ray import RayGrid, RayWorkers
 from fedapp.errors import ConfigError, RunError
@@ -37,13 +37,11 @@ def workers() -> Iterator[RayWorkers]:
 
 
 def test_a_cluster_that_is_not_there_is_told_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The first test here: after it, this process has a Ray of its own."""
-    words = ["run_simulation.py", "--address", "127.0.0.1:1", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", words)
     assert not ray.is_initialized()
-    assert run_simulation.main() == 2
+    assert main(["run", "--address", "127.0.0.1:1", "--out", str(tmp_path)]) == 2
     errors = capfd.readouterr().err
     assert errors.startswith("No Ray cluster answers at --address 127.0.0.1:1 (")
     assert len(errors.splitlines()) == 1

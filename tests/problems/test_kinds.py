@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fedapp.config import Value, parse_run_config
+from fedapp.figures import FIGURES
 from fedapp.problems import kind_of, make_problem
 
 CONFIGS: dict[str, dict[str, Value]] = {
@@ -26,6 +27,7 @@ def test_a_config_tells_what_its_problem_will_measure_and_how_large_it_is(name: 
     kind, problem = kind_of(config), make_problem(config)
     x, buffers = problem.initial()
     assert list(problem.evaluate(x, buffers)) == list(kind.metrics(config))
+    assert set(kind.metrics(config)) <= set(FIGURES)
     outline = kind.outline(config)
     assert outline.layout == problem.layout
     for zeros, start in zip(outline.initial(), (x, buffers), strict=True):

@@ -13,6 +13,7 @@ import pytest
 from fedapp.config import Value
 from fedapp.report.page import write_report
 from fedapp.report.runs import Run, load_runs, reach
+from fedapp.report.script import bundle
 from tests.conftest import PATIENCE
 from tests.support.reports import embedded, write_run
 
@@ -198,6 +199,14 @@ def geometry(page: "Page") -> dict[str, list[tuple[float, float]]]:
 
 def choose_axis(page: "Page", name: str) -> None:
     page.get_by_role("radio", name=name).check(force=True)  # its text lies over it
+
+
+@in_browser
+def test_the_script_leaves_no_globals(show: Show, tmp_path: Path) -> None:
+    page = show(write_three(tmp_path / "runs"))
+    names = re.findall(r"^(?:const|let|class|function) (\w+)", bundle(), re.MULTILINE)
+    assert "start" in names
+    assert [name for name in names if page.evaluate(f"typeof {name}") != "undefined"] == []
 
 
 @in_browser

@@ -166,6 +166,14 @@ def test_a_run_that_begins_anew_is_read_anew(tmp_path: Path) -> None:
     assert "round 1 of 7" in text_of(run)
 
 
+def test_a_private_run_shows_what_it_spent_instead_of_a_loss(tmp_path: Path) -> None:
+    private = [record(k, train_loss=None, epsilon=k / 4) for k in (1, 2)]
+    shown = " ".join(text_of(read(begin(tmp_path / "run", *private))).split())
+    assert "epsilon 0.5 2 0.25 1" in shown
+    assert "train loss" not in shown
+    assert "diverged" not in shown
+
+
 def test_figures_are_the_last_and_the_best(tmp_path: Path) -> None:
     accuracies = [0.3, 0.5, 0.4]
     records = [record(k, test_accuracy=a, failures=k) for k, a in enumerate(accuracies, 1)]

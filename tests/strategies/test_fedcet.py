@@ -104,7 +104,7 @@ class Failing(InlineGrid):
         training = any(m.metadata.message_type == "train" for m in messages)
         self.attempts += training
         if training and self.forget and self.attempts in self.lost:
-            self._contexts[2].state.clear()
+            self.contexts[2].state.clear()
         replies = list(super().send_and_receive(messages, timeout=timeout))
         if training and not self.forget and self.attempts in self.lost:
             return [r for r in replies if r.metadata.src_node_id != 2]

@@ -51,6 +51,7 @@ ONE_STEP: dict[str, Value] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [
@@ -74,6 +75,7 @@ def test_the_optimum_is_reached(keys: dict[str, Value], run_inline: RunInline) -
     assert read_rounds(run_inline(**(EXACT | keys)))[-1]["distance"] < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedpaq", "fedcom"])
 def test_without_correction_it_is_not(algorithm: str, run_inline: RunInline) -> None:
     keys: dict[str, Value] = {"algorithm": algorithm, "compressor": "none"}
@@ -179,6 +181,7 @@ class Interrupted(InlineGrid):
         return replies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", ["fedgate", "fedcomgate", "scaffold", "diana", "feddyn", "feddc"]
 )

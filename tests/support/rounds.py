@@ -115,6 +115,6 @@ class Claims(InlineGrid):
         super().__init__(client_app.app, {}, nodes=len(claims))
         self.claims = dict(enumerate(claims.values(), 1))
 
-    def _serve(self, message: Message) -> Message:
+    def serve(self, message: Message) -> Message:
         claim = self.claims[message.metadata.dst_node_id]
         return Message(RecordDict({"hosting": ConfigRecord(claim)}), reply_to=message)

@@ -19,10 +19,10 @@ from clients.fedcet import FedCETClient
 from clients.fedcomgate import TrackingClient
 from clients.feddyn import FedDynClient
 from fedapp import registry
-from fedapp.cli import PRESETS
 from fedapp.compression import quantizers
 from fedapp.config import RunConfig
 from fedapp.parallel import run_all
+from fedapp.report.commands import PRESETS
 from fedapp.theory import THEOREMS
 from fedapp.theory.check import conclude, plan
 from fedapp.theory.fits import linear_rate, slope
@@ -46,7 +46,14 @@ CUT: dict[str, tuple[Callable[[RunConfig], bool], Callable[[RunConfig], dict[str
     "fedcet-1": (lambda c: c.local_steps in (5, 10), lambda c: {"num_rounds": c.num_rounds // 2}),
     "fedcet-2": (lambda c: c.run_name.endswith(FEDCET_2), lambda c: few(3)),
     "fedcet-linear": (lambda c: True, lambda c: few(4) if c.dataset == "quadratic" else {}),
-    "fedpaq-1": (lambda c: c.seed == 0, lambda c: {}),
+    "fedpaq-1": (
+        lambda c: c.seed == 0,
+        lambda c: {
+            "num_rounds": 200
+            if (c.num_rounds, c.clients_per_round) == (400, 8)
+            else c.num_rounds * 3 // 4
+        },
+    ),
     "fedpaq-2": (
         lambda c: c.num_rounds <= 1000,
         lambda c: {"num_rounds": c.num_rounds // (4 if c.dataset == "quadratic" else 2)},

@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedapp import client_app, wire
-from fedapp.compression.payload import _HEADER, OVERHEAD, varint
+from fedapp.compression.payload import HEADER, OVERHEAD, varint
 from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.engine.pulling import pull_one_by_one
@@ -649,7 +649,7 @@ def test_an_array_that_claims_to_be_huge_takes_no_memory(data: bytes) -> None:
 def test_a_payload_that_claims_to_be_huge_takes_no_memory(compressor: Any) -> None:
     size = 1000
     for claimed in (10**9, 2**60, 2**64 - 1):
-        frame = _HEADER.pack(compressor.codec, 1, claimed)
+        frame = HEADER.pack(compressor.codec, 1, claimed)
         body = np.frombuffer((frame + varint(2**60) * 9).ljust(OVERHEAD + 50, b"\xff"), np.uint8)
         expected = wire.Compressed(compressor, size, np.dtype(np.float32))
         assert peak_of(lambda e=expected, b=body: wire.decompress(wire.encode(b), e)) < 100_000  # type: ignore[misc]
@@ -692,11 +692,11 @@ def test_a_node_makes_no_directory_that_a_server_names(tmp_path: Path) -> None:
     def trained(state_dir: Path, **own: Value) -> list[str]:
         config = parse_run_config(kebab(KEYS | {"algorithm": "mifa"}))
         grid = InlineGrid(client_app.app, config.flat())
-        grid._contexts[1].node_config |= own
+        grid.contexts[1].node_config |= own
         message = Message(invitation(state_dir=str(state_dir)), 1, "train")
         (reply,) = grid.send_and_receive([message])
         assert "client.0" in reply.content
-        return list(grid._contexts[1].state)
+        return list(grid.contexts[1].state)
 
     in_memory = ["state.0.4"]
     assert trained(tmp_path / "away" / "client-state") == in_memory

@@ -120,7 +120,7 @@ def test_as_an_array_or_a_payload_of_a_reply(trace: Path) -> None:
     asked = Message(RecordDict(), 7, "train")
     metrics = MetricRecord({"num-examples": 1, "steps": 1, "train-loss": 0.5})
     for bomb in bombs(trace):
-        sealed = [seal(c.codec, 5, bomb, c._key) for c in COMPRESSORS]
+        sealed = [seal(c.codec, 5, bomb, c.key) for c in COMPRESSORS]
         as_bytes = [wire.encode(np.frombuffer(data, np.uint8)) for data in (bomb, *sealed)]
         for array in (Array("object", (1,), "numpy.ndarray", bomb), *as_bytes):
             content = RecordDict(

@@ -634,7 +634,7 @@ def test_what_is_run_again_counts_again(run_inline: RunInline) -> None:
 
 # Secure aggregation: docs/privacy.md says for every algorithm whether its server needs only sums.
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "privacy.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "privacy.md"
 
 
 def verdicts() -> dict[str, str]:

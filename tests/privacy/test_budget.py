@@ -467,7 +467,7 @@ def test_a_federation_with_limits_works_until_they_are_reached(
         config = parse_run_config(kebab(keys))
         grid = InlineGrid(client_app.app, config.flat(), 2)
         for place, limit in ((1, 10), (2, 4)):
-            grid._contexts[place].node_config |= {
+            grid.contexts[place].node_config |= {
                 "state-dir": str(tmp_path / str(place)),
                 "dp-max-releases": limit,
             }

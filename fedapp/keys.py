@@ -1,0 +1,88 @@
+"""The declared config keys as a list: for `fedapp config`, the block in pyproject.toml, and shell completion."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from rich.markup import escape
+from rich.table import Table
+
+BLOCK = "tool.flwr.app.config"  # the table of pyproject.toml in which Flower looks for the keys
+BEFORE_COMMENT = 28  # columns
+PARAGRAPHS = ("local-steps", "dataset", "eval-every")  # keys that begin one
+
+
+@dataclass(frozen=True)
+class Key:
+    """A config key as it is declared; `table` is empty for the keys of every run."""
+
+    table: str
+    name: str
+    default: object
+    description: str
+    choices: tuple[object, ...]  # all that is allowed; empty if there is no list
+
+    @property
+    def path(self) -> str:
+        """The key as it is written with `-c`: dotted, if it is in a table."""
+        return f"{self.table}.{self.name}" if self.table else self.name
+
+    @property
+    def names(self) -> list[str]:
+        """The names that are allowed, where there is a list of them."""
+        return [choice for choice in self.choices if isinstance(choice, str)]
+
+
+def declared_keys(model: type[BaseModel], table: str = "") -> Iterator[Key]:
+    """Yield the keys that a model declares, and those of its tables after them."""
+    tables = []
+    for attribute, field in model.model_fields.items():
+        name = field.alias or attribute
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            tables.append((kind, name))
+            continue
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        default = field.get_default(call_default_factory=True)
+        yield Key(table, name, default, field.description or "", choices)
+    for kind, name in tables:
+        yield from declared_keys(kind, name)
+
+
+def config_table(model: type[BaseModel], values: Mapping[str, object]) -> Table:
+    """Return a table of a run config's keys: value, default where that is another, and description."""
+    shown = Table("key", "value", "default", "description", box=None, pad_edge=False)
+    for key in declared_keys(model):
+        value, default = json.dumps(values[key.path]), json.dumps(key.default)
+        shown.add_row(
+            key.path, *map(escape, (value, "" if value == default else default, key.description))
+        )
+    return shown
+
+
+def toml_block(model: type[BaseModel]) -> str:
+    """Return the block of pyproject.toml that declares the keys with their defaults, which Flower asks for."""
+    lines, table = [f"[{BLOCK}]"], ""
+    for key in declared_keys(model):
+        if key.table != table:
+            table = key.table
+            lines += ["", f"[{BLOCK}.{table}]"]
+        elif not table and key.name in PARAGRAPHS:
+            lines.append("")
+        assignment = f"{key.name} = {json.dumps(key.default)}"
+        lines.append(f"{assignment:{BEFORE_COMMENT - 1}} # {key.description}")
+    return "\n".join(lines) + "\n"
+
+
+def with_toml_block(pyproject: str, model: type[BaseModel]) -> str:
+    """Return the text of a pyproject.toml with the keys that it declares replaced by the present ones."""
+    lines = pyproject.splitlines()
+    headers = [k for k, line in enumerate(lines) if line.startswith("[")]
+    ours = [k for k in headers if lines[k].startswith((f"[{BLOCK}]", f"[{BLOCK}."))]
+    if not ours:
+        return f"{pyproject.rstrip()}\n\n{toml_block(model)}"
+    after = [k for k in headers if k > ours[-1]]
+    rest = ["", *lines[after[0] :]] if after else []
+    return "\n".join([*lines[: ours[0]], toml_block(model).rstrip(), *rest]) + "\n"

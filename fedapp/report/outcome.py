@@ -1,0 +1,64 @@
+"""The end of a sweep: how its runs ended, and the table that it closes with."""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError, RunError
+from fedapp.names import one_line
+
+MOST_NAMES = 20  # in a list of runs
+
+
+@dataclass
+class Tally:
+    """How the runs of a command ended: the exit code, and which of them were not run, or not to their end."""
+
+    code: int = 0
+    refused: dict[str, str] = field(default_factory=dict)  # run -> why
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)  # complete already, or diverged before
+
+    def refuse(self, config: RunConfig, why: str) -> None:
+        """Count a run that is not started."""
+        self.refused[config.run_name] = why
+        self.code = max(self.code, 1)
+
+    def fail(self, config: RunConfig, error: ConfigError | RunError) -> None:
+        """Count a run that ended early."""
+        self.failed[config.run_name] = one_line(str(error))
+        self.code = max(self.code, 2 if isinstance(error, ConfigError) else 1)
+
+
+def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], tally: Tally) -> None:
+    """Print the results of a sweep: a table of its runs, and which of them are not complete."""
+    from rich.console import Console
+
+    from fedapp.manifest import results_dir
+    from fedapp.report.runs import Run, best_per, load_runs
+    from fedapp.report.table import closing_table
+
+    loaded: list[Run] = []
+    for place in (results_dir(config) / config.run_name for config in runs):
+        if (place / "rounds.jsonl").is_file():
+            try:
+                loaded += load_runs([place])
+            except ConfigError as error:
+                print(one_line(str(error)), file=sys.stderr)
+    if best_by == "test_accuracy" and all(math.isnan(run.best(best_by)) for run in loaded):
+        best_by = "gap"  # problems without classes
+    if loaded:
+        chosen = best_per(loaded, per, best_by) if per else loaded
+        print()
+        Console(width=None if sys.stdout.isatty() else 160).print(closing_table(chosen, best_by))
+    for what, names in (
+        ("Not in the table, because their directories hold other runs", list(tally.refused)),
+        ("Failed", list(tally.failed)),
+        ("Skipped, because they had ended before", tally.skipped),
+    ):
+        if names:
+            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+            print(f"{what}: {', '.join(names[:MOST_NAMES])}{more}")
+    print(f"Results: {results_dir(runs[0])}")

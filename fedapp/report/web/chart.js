@@ -1,0 +1,265 @@
+// The chart: curves with their bands, the target, and what the reader points at.
+import { AXES, linearTicks, logTicks, makeScale, tickTexts, unitOfAxis, unitTexts } from "./axes.js";
+import { at, make, shape } from "./elements.js";
+import { targetText } from "./selection.js";
+import { tenth, withUnit } from "./texts.js";
+
+export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
+  let drawn = new Map(); // curve -> its points on the page, and the elements that show it
+  let scales = null;
+
+  // A curve's points, with null where it is broken.
+  function pointsOf(curve) {
+    const columns = curve.runs.map((run) => ({
+      x: AXES[chosen.axis].of(run),
+      y: run.column(chosen.figure),
+      round: run.column("round"),
+      every: run.period(chosen.figure),
+    }));
+    const points = [];
+    const length = Math.max(0, ...curve.runs.map((run) => run.length));
+    for (let k = 0; k < length; k += 1) {
+      const point = { x: 0, y: 0, low: Infinity, high: -Infinity, round: null };
+      let count = 0;
+      let due = false;
+      for (const column of columns) {
+        const y = column.y[k] ?? null; // none after a run's end
+        if (y === null) {
+          due ||= column.round[k] % column.every === 0;
+          continue;
+        }
+        count += 1;
+        point.x += (column.x[k] - point.x) / count; // running means
+        point.y += (y - point.y) / count;
+        point.low = Math.min(point.low, y);
+        point.high = Math.max(point.high, y);
+        point.round ??= column.round[k];
+      }
+      if (count === 0 ? due : chosen.logY && point.y <= 0) points.push(null);
+      else if (count > 0 && !(chosen.logX && point.x <= 0)) points.push(point);
+    }
+    return points;
+  }
+
+  function draw() {
+    const shown = selection.shown();
+    const plot = at("plot");
+    const width = Math.max(200, at("chart").clientWidth);
+    const height = Math.round(Math.min(460, Math.max(280, 0.42 * width)));
+    const label = chosen.figure ? metrics.label(chosen.figure) : "";
+    const against = metrics.label(AXES[chosen.axis].metric);
+    plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    plot.setAttribute("height", height);
+    plot.setAttribute("aria-label", `${label} against ${against}: ${shown.length} curves`);
+    plot.replaceChildren();
+    drawn = new Map();
+    leave();
+    at("band-note").hidden = !shown.some((curve) => curve.runs.length > 1);
+
+    const found = chosen.figure ? shown.map((curve) => ({ curve, points: pointsOf(curve) })) : [];
+    const known = found.flatMap(({ points }) => points.filter((point) => point !== null));
+    if (!known.length) {
+      const why = !hasFigures ? "These runs have no rounds yet."
+        : !shown.length ? "No run is switched on."
+        : `No run that is switched on has a ${label}${chosen.logY ? " for a log scale" : ""}.`;
+      plot.append(shape("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, why));
+      return;
+    }
+    scales = drawAxes(plot, width, height, extent(known), label, against);
+    const bands = shape("g");
+    const lines = shape("g");
+    for (const { curve, points } of found) drawn.set(curve, drawCurve(curve, points, bands, lines));
+    plot.append(bands, lines, shape("g", { id: "target-mark" }), shape("g", { id: "cross" }));
+    drawTarget();
+  }
+
+  // What the axes span: x from 0, y with some room, unless they are logarithmic.
+  function extent(known) {
+    let [left, right, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
+    for (const { x, y, low: least, high: most } of known) {
+      [left, right] = [Math.min(left, x), Math.max(right, x)];
+      low = Math.min(low, chosen.logY && least <= 0 ? y : least);
+      high = Math.max(high, most);
+    }
+    if (!chosen.logX) left = 0;
+    if (left === right) right = chosen.logX ? 2 * left : left + 1;
+    if (chosen.logY) {
+      const room = high > low ? (high / low) ** 0.03 : 2;
+      return { left, right, low: low / room, high: high * room };
+    }
+    const room = high > low ? 0.03 * (high - low) : Math.abs(high) / 10 || 1;
+    return { left, right, low: low - room, high: high + room };
+  }
+
+  // Draw grid, ticks and labels; return where values lie.
+  function drawAxes(plot, width, height, { left, right, low, high }, label, against) {
+    const { units } = AXES[chosen.axis];
+    const inside = { top: 34, bottom: height - 52, right: width - 26 };
+    const rows = Math.max(3, Math.floor((inside.bottom - inside.top) / 46));
+    const yTicks = chosen.logY
+      ? logTicks(low, high, rows + 2, null)
+      : linearTicks(low, high, rows, null, false);
+    const yTexts = tickTexts(yTicks, chosen.logY);
+    inside.left = 14 + 7.3 * Math.max(...yTexts.map((text) => text.length));
+    const toX = makeScale(left, right, inside.left, inside.right, chosen.logX);
+    const toY = makeScale(low, high, inside.bottom, inside.top, chosen.logY);
+    const columns = Math.max(2, Math.floor((inside.right - inside.left) / 88));
+    const xTicks = (chosen.logX
+      ? logTicks(left, right, columns, units)
+      : linearTicks(left, right, columns, units, chosen.axis === "rounds")
+    ).filter((value, k, all) => k + 1 === all.length || toX(all[k + 1]) - toX(value) > 58); // 50 s, 1 min
+    const xTexts = units
+      ? unitTexts(xTicks, units, chosen.logX ? null : unitOfAxis(right, units))
+      : tickTexts(xTicks, chosen.logX);
+
+    const line = (look, x1, x2, y1, y2) => shape("line", { class: look, x1, x2, y1, y2 });
+    const text = (look, x, y, anchor, words) =>
+      shape("text", { ...look, x, y, "text-anchor": anchor }, words);
+    yTicks.forEach((value, k) => {
+      const y = tenth(toY(value));
+      plot.append(
+        line("grid", inside.left, inside.right, y, y),
+        text({ dy: "0.35em" }, inside.left - 8, y, "end", yTexts[k]),
+      );
+    });
+    xTicks.forEach((value, k) => {
+      const x = tenth(toX(value));
+      plot.append(
+        line("grid", x, x, inside.top, inside.bottom),
+        text({ class: "x-tick" }, x, inside.bottom + 18, "middle", xTexts[k]),
+      );
+    });
+    const middle = (inside.left + inside.right) / 2;
+    const log = (is) => (is ? ", log scale" : "");
+    plot.append(
+      line("axis", inside.left, inside.right, inside.bottom, inside.bottom),
+      text({ class: "label", id: "y-label" }, 0, 16, "start", label + log(chosen.logY)),
+      text({ class: "label", id: "x-label" }, middle, height - 8, "middle", against + log(chosen.logX)),
+    );
+    return { inside, low, high, toX, toY };
+  }
+
+  function drawCurve(curve, points, bands, lines) {
+    const { inside, toX, toY } = scales;
+    const stretches = [[]];
+    for (const point of points) {
+      if (point === null) stretches.push([]);
+      else stretches.at(-1).push({ ...point, px: toX(point.x), py: toY(point.y) });
+    }
+    const pieces = stretches.filter((stretch) => stretch.length);
+    const colour = palette.ink(curve);
+    const corners = (piece, heightOf) => piece.map((point) => `${tenth(point.px)},${tenth(heightOf(point))}`);
+    const corridor = pieces.map((piece) => `M${corners(piece, ({ py }) => py).join("L")}`).join("");
+    const path = shape("path", { class: "curve", d: corridor, "data-name": curve.name });
+    path.style.stroke = colour;
+    path.style.strokeDasharray = palette.dashes(curve);
+    lines.append(path);
+    for (const [only] of pieces.filter((piece) => piece.length === 1)) { // no line would show it
+      const dot = shape("circle", { cx: tenth(only.px), cy: tenth(only.py), r: 2.5 });
+      dot.style.fill = colour;
+      lines.append(dot);
+    }
+    let band = null;
+    if (curve.runs.length > 1) {
+      const clamp = (value) => (chosen.logY && value <= 0 ? inside.bottom : toY(value));
+      const outline = pieces.map((piece) => {
+        const above = corners(piece, ({ high }) => clamp(high));
+        const below = corners(piece, ({ low }) => clamp(low));
+        return `M${[...above, ...below.reverse()].join("L")}Z`;
+      });
+      band = shape("path", { class: "band", d: outline.join(""), "data-name": curve.name });
+      band.style.fill = colour;
+      bands.append(band);
+    }
+    return { points: pieces.flat(), path, band };
+  }
+
+  function drawTarget() {
+    const mark = at("target-mark");
+    if (!mark) return;
+    mark.replaceChildren();
+    if (chosen.figure !== chosen.judged) return;
+    const { inside, low, high, toY } = scales;
+    const target = chosen.targets[chosen.judged];
+    const text = (y, words) =>
+      shape("text", { class: "target-text", x: inside.right, y, "text-anchor": "end" }, words);
+    if (target > high) mark.append(text(inside.top - 8, `target ${targetText(chosen)} ↑`));
+    else if (target < low) mark.append(text(inside.bottom - 6, `target ${targetText(chosen)} ↓`));
+    else {
+      const y = toY(target);
+      mark.append(
+        shape("line", { class: "target-line", x1: inside.left, x2: inside.right, y1: y, y2: y }),
+        text(y - 6, `target ${targetText(chosen)}`),
+      );
+    }
+  }
+
+  // Make a curve stand out; null: none.
+  function point(curve) {
+    for (const element of document.querySelectorAll("#plot .near")) element.classList.remove("near");
+    const { path, band } = drawn.get(curve) ?? {};
+    at("plot").classList.toggle("pointed", Boolean(path));
+    for (const part of [path, band]) part?.classList.add("near");
+  }
+
+  function hover(event) {
+    const box = at("plot").getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    let nearest = null;
+    let least = Infinity;
+    for (const [curve, { points }] of drawn) {
+      for (const point of points) {
+        const distance = (point.px - x) ** 2 + (point.py - y) ** 2;
+        if (distance < least) [least, nearest] = [distance, { curve, point }];
+      }
+    }
+    if (!nearest) return;
+    const { curve, point: there } = nearest;
+    const { inside } = scales;
+    for (const [other, { path }] of drawn) path.classList.toggle("near", other === curve);
+    const dot = shape("circle", { class: "dot", cx: there.px, cy: there.py, r: 4.5 });
+    dot.style.fill = palette.ink(curve);
+    at("cross").replaceChildren(
+      shape("line", { class: "cross", x1: there.px, x2: there.px, y1: inside.top, y2: inside.bottom }),
+      shape("line", { class: "cross", x1: inside.left, x2: inside.right, y1: there.py, y2: there.py }),
+      dot,
+    );
+    showTip(curve, there);
+  }
+
+  function showTip(curve, there) {
+    const axis = AXES[chosen.axis];
+    const write = (value) => metrics.text(chosen.figure, value);
+    const range = curve.runs.length > 1 ? ` (${write(there.low)} to ${write(there.high)})` : "";
+    const tip = at("tip");
+    tip.replaceChildren(
+      make("strong", {}, curve.name),
+      ...(curve.note ? [make("div", {}, curve.note)] : []),
+      make("div", {}, `${metrics.label(chosen.figure)} ${write(there.y)}${range}`),
+      make("div", {}, `round ${there.round}` +
+        (axis.units ? ` · ${axis.name.toLowerCase()} ${withUnit(there.x, axis.units)}` : "")),
+    );
+    tip.hidden = false;
+    const room = at("chart").clientWidth - tip.offsetWidth;
+    const beside = there.px + 14 <= room ? there.px + 14 : there.px - 14 - tip.offsetWidth;
+    tip.style.left = `${Math.min(room, Math.max(0, beside))}px`;
+    tip.style.top = `${Math.max(0, there.py - tip.offsetHeight - 12)}px`;
+  }
+
+  function leave() {
+    at("tip").hidden = true;
+    at("cross")?.replaceChildren();
+    point(null);
+  }
+
+  at("plot").addEventListener("pointermove", hover);
+  at("plot").addEventListener("pointerdown", hover);
+  at("plot").addEventListener("pointerleave", leave);
+  let width = at("chart").clientWidth;
+  new ResizeObserver(() => {
+    if (at("chart").clientWidth === width) return;
+    width = at("chart").clientWidth;
+    draw();
+  }).observe(at("chart"));
+  return { draw, drawTarget, point };
+}

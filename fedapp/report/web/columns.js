@@ -1,0 +1,90 @@
+// The columns of the table of runs: what a curve is sorted by, and how it is written, if not as that value.
+import { lastOf, mean } from "./runs.js";
+import { targetText } from "./selection.js";
+import { NONE, SECONDS, amountText, grouped, unitOf } from "./texts.js";
+
+// Return the columns, and the groups of columns with the texts above them.
+export function makeColumns({ chosen, runs, metrics }) {
+  const totalOf = (name) => (curve) =>
+    curve.average((run) => (run.has(name) ? lastOf(run.total(name)) : null));
+
+  function figureColumn(key, of) {
+    const values = (curve) =>
+      curve.runs.map((run) => of(run, chosen.judged)).filter((value) => value !== null);
+    return {
+      key, title: key,
+      value: (curve) => curve.average((run) => of(run, chosen.judged)),
+      write: (value) => (value === null ? NONE : metrics.text(chosen.judged, value)),
+      range: (curve) => {
+        const known = values(curve);
+        if (curve.runs.length < 2 || !known.length) return "";
+        return [Math.min(...known), Math.max(...known)]
+          .map((value) => metrics.text(chosen.judged, value)).join(" to ");
+      },
+    };
+  }
+
+  function byteColumn(key, title, value) {
+    return {
+      key, title, unit: "MB", value,
+      write: (bytes) => amountText(bytes === null ? null : bytes / 1e6),
+    };
+  }
+
+  // One unit for the whole column: that of its longest run.
+  function timeColumn(key, title, name, value) {
+    const most = Math.max(0, ...runs.map((run) => lastOf(run.total(name)) ?? 0));
+    const [unit, size] = unitOf(most, SECONDS, 3);
+    return {
+      key, title, unit, value,
+      write: (seconds) => amountText(seconds === null ? null : seconds / size),
+    };
+  }
+
+  // What a curve's runs had spent at the target, on average; null unless all reached it.
+  function spent(curve, name, column = (run) => run.total(name)) {
+    if (!chosen.judged) return null;
+    const target = chosen.targets[chosen.judged];
+    const places = curve.runs.map((run) => (run.has(name) ? run.reachedAt(chosen.judged, target) : -1));
+    return places.includes(-1) ? null : mean(places.map((k, row) => column(curve.runs[row])[k]));
+  }
+
+  function unreached(curve) {
+    if (!curve.runs.some((run) => run.known(chosen.judged).length)) return NONE;
+    const target = chosen.targets[chosen.judged];
+    const count = curve.runs.filter((run) => run.reachedAt(chosen.judged, target) >= 0).length;
+    return count ? `${count} of ${curve.runs.length} did` : "never";
+  }
+
+  const columns = [
+    { key: "name", title: "run", isText: true, value: (curve) => curve.name },
+    { key: "algorithm", title: "algorithm", isText: true, value: (curve) => curve.configText("algorithm") },
+    { key: "dataset", title: "dataset", isText: true, value: (curve) => curve.configText("dataset") },
+    figureColumn("best", (run, figure) => run.best(figure)),
+    figureColumn("last", (run, figure) => lastOf(run.known(figure))),
+    {
+      key: "rounds", title: "rounds",
+      value: (curve) => curve.average((run) => run.length),
+      write: (value) => (value === null ? NONE : grouped(value, 1)),
+    },
+    byteColumn("uplink", "uplink", totalOf("uplink_bytes")),
+    byteColumn("downlink", "downlink", totalOf("downlink_bytes")),
+    timeColumn("simulated", "simulated", "simulated_seconds", totalOf("simulated_seconds")),
+    timeColumn("wall", "wall", "wall_seconds", totalOf("wall_seconds")),
+    {
+      key: "target-rounds", title: "rounds",
+      value: (curve) => spent(curve, "round", (run) => run.column("round")),
+      write: (value, curve) => (value === null ? unreached(curve) : grouped(value, 1)),
+    },
+    byteColumn("target-uplink", "uplink", (curve) => spent(curve, "uplink_bytes")),
+    timeColumn("target-simulated", "simulated", "simulated_seconds",
+      (curve) => spent(curve, "simulated_seconds")),
+  ];
+  const groups = [
+    { span: 3, text: () => "" },
+    { span: 2, text: () => (chosen.judged ? metrics.label(chosen.judged) : "") },
+    { span: 5, text: () => "whole run" },
+    { span: 3, text: () => (chosen.judged ? `to target ${targetText(chosen)}` : "to target") },
+  ];
+  return { columns, groups };
+}

@@ -1,0 +1,139 @@
+// What the reader chose: the metric and the axes, and which curves are shown in which colours.
+import { distinct, mean } from "./runs.js";
+import { trim, valueText } from "./texts.js";
+
+const BEST = 10; // curves that the button "Best 10" shows
+const DASHES = ["", "7 4", "2 4", "9 4 2 4", "14 5"]; // one for each turn through the colours
+
+export function initialChoice(data, metrics) {
+  const figure = data.figures.length ? data.headline : null;
+  return {
+    figure,
+    judged: figure, // what best, last and the target are about
+    axis: "rounds",
+    logX: false,
+    logY: false,
+    average: data.groups.some((group) => group.runs.length > 1),
+    sort: "best",
+    descending: false,
+    targets: Object.fromEntries(
+      data.figures.filter((name) => metrics.isFraction(name)).map((name) => [name, data.target])),
+  };
+}
+
+export const targetText = (chosen) => trim(chosen.targets[chosen.judged], 6);
+
+// One row of the table: a run, or a group of runs that differ in their seeds. `note`: what is not complete, or there twice.
+export class Curve {
+  constructor(name, note, runs) {
+    Object.assign(this, { name, note, runs });
+  }
+
+  average(figureOfRun) {
+    const known = this.runs.map(figureOfRun).filter((value) => value !== null);
+    return known.length ? mean(known) : null;
+  }
+
+  configText(key) {
+    return distinct(this.runs.map((run) => valueText(run.config[key]))).join(", ");
+  }
+}
+
+export class CurveSelection {
+  constructor(data, runs, metrics, chosen) {
+    Object.assign(this, { data, runs, metrics, chosen });
+    this.off = new Set(); // runs that are switched off
+    this.group();
+  }
+
+  // Make the curves: one for each run, or for each group of runs.
+  group() {
+    this.curves = this.chosen.average
+      ? this.data.groups.map(({ name, note, runs }) =>
+        new Curve(name, note, runs.map((index) => this.runs[index])))
+      : this.runs.map((run) => new Curve(run.name, run.note, [run]));
+    this.matching = this.curves;
+  }
+
+  // Keep the curves that match all the words of a filter.
+  filter(text) {
+    const asked = text.toLowerCase().split(/\s+/).filter(Boolean).map((word) => this.asksFor(word));
+    this.matching = this.curves.filter((curve) => asked.every((matches) => matches(curve)));
+  }
+
+  // A word of the filter: part of a name, or key=value, where the key may be the end of one.
+  asksFor(word) {
+    const [key, value] = word.split(/=(.*)/s);
+    if (value === undefined) {
+      const texts = (run) => [run.name, run.config.algorithm, run.config.dataset, run.config.model];
+      return (curve) => [curve.name, curve.note, ...curve.runs.flatMap(texts)]
+        .some((text) => String(text).toLowerCase().includes(word));
+    }
+    const ending = this.data.keys.filter((name) => name.endsWith(key));
+    const differing = ending.filter((name) => !(name in this.data.common));
+    const same = (held) =>
+      String(held).toLowerCase() === value || (typeof held === "number" && value !== "" && held === Number(value));
+    return (curve) => curve.runs.some((run) =>
+      (differing.length ? differing : ending).some((name) => same(run.config[name])));
+  }
+
+  isOn(curve) {
+    return curve.runs.some((run) => !this.off.has(run));
+  }
+
+  switchTo(curve, on) {
+    for (const run of curve.runs) {
+      if (on) this.off.delete(run);
+      else this.off.add(run);
+    }
+  }
+
+  shown() {
+    return this.matching.filter((curve) => this.isOn(curve));
+  }
+
+  // Switch on the best of the curves that match, and the others off.
+  showBest() {
+    const name = this.chosen.judged;
+    const rank = (curve) => {
+      const best = curve.average((run) => run.best(name));
+      return best === null ? Number.MAX_VALUE : this.metrics.isSmallerBetter(name) ? best : -best;
+    };
+    const ranked = [...this.matching].sort((a, b) => rank(a) - rank(b));
+    ranked.forEach((curve, place) => this.switchTo(curve, place < BEST));
+  }
+}
+
+// The colours and dashes of the curves that are shown.
+export class Palette {
+  constructor(colours) {
+    this.colours = colours;
+    this.slots = new Map();
+  }
+
+  // A curve keeps its colour while it is shown, unless there is now a plainer one for it.
+  deal(shown) {
+    const enough = Math.max(this.colours.length, shown.length);
+    const kept = shown.filter((curve) => this.slots.get(curve) < enough);
+    this.slots = new Map(kept.map((curve) => [curve, this.slots.get(curve)]));
+    const taken = new Set(this.slots.values());
+    let slot = 0;
+    for (const curve of shown) {
+      if (this.slots.has(curve)) continue;
+      while (taken.has(slot)) slot += 1;
+      this.slots.set(curve, slot++);
+    }
+  }
+
+  ink(curve) {
+    if (!this.slots.has(curve)) return "var(--line)";
+    const colour = this.colours[this.slots.get(curve) % this.colours.length];
+    if (colour === "#000000") return "var(--ink)"; // black would be lost on a dark page
+    return `light-dark(${colour}, color-mix(in oklab, ${colour} 82%, white))`;
+  }
+
+  dashes(curve) {
+    if (!this.slots.has(curve)) return "";
+    return DASHES[Math.floor(this.slots.get(curve) / this.colours.length) % DASHES.length];
+  }
+}

@@ -1,0 +1,272 @@
+"""What `fedapp run` does: run presets and sweeps on one engine, without a SuperLink.
+
+Each preset is one run, or several if it has a table [sweep] (see fedapp/sweep.py). Runs of a sweep that are complete
+already are skipped. Exit codes: 0 if all went well; 1 if a run could not finish, or its directory holds a run with
+another config; 2 if the config is invalid; 130 after Ctrl-C or SIGTERM.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Self
+
+from fedapp.commandline import absolute_paths, read_overrides
+from fedapp.config import RunConfig, parse_run_config
+from fedapp.errors import ConfigError, RunError
+from fedapp.names import did_you_mean, one_line
+from fedapp.report.outcome import Tally, show_outcome
+from fedapp.sweep import PlannedRun, read_runs
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """Where clients run: in this process (inline), or on `workers` Ray workers (0: one for each CPU)."""
+
+    inline: bool
+    workers: int
+    address: str  # of a Ray cluster; empty: start Ray here
+
+    @contextmanager
+    def start(self) -> Iterator[Callable[[RunConfig], "Grid"]]:
+        """Start the engine that all runs share; yield what makes a run's grid on it."""
+        from fedapp import client_app, engine
+        from fedapp.problems import make_problem
+
+        if self.inline:
+            yield lambda config: engine.InlineGrid(client_app.app, config.flat())
+            return
+        from fedapp.engine.ray import RayGrid, RayWorkers
+
+        def ray_grid(config: RunConfig) -> RayGrid:
+            problem, work = make_problem(config), config.local_work
+            return RayGrid(
+                workers, config.flat(), lambda c: work.samples(problem.objective(c).num_examples)
+            )
+
+        with RayWorkers(self.workers, self.address) as workers:
+            _take_sigterm_as_ctrl_c()  # Ray has set its own handler
+            yield ray_grid
+
+
+@dataclass(frozen=True)
+class Runner:
+    """The runs that a command line asks for.
+
+    After a sweep, a table shows its runs, or with `per` only the best for each value of these keys.
+    """
+
+    planned: tuple[tuple[PlannedRun, RunConfig], ...]
+    best_by: str
+    per: tuple[str, ...]
+
+    @classmethod
+    def read(
+        cls,
+        presets: Sequence[Path] = (),
+        assignments: Sequence[str] = (),
+        out: Path | None = None,
+        best_by: str = "test_accuracy",
+        per: Sequence[str] = (),
+    ) -> Self:
+        """Read and check the config of every run; without a preset, there is one run with the defaults."""
+        found = [run for preset in presets for run in read_runs(preset)] or [PlannedRun("", {})]
+        planned = tuple((run, _config(run, assignments, out)) for run in found)
+        known = planned[0][1].flat()
+        for key in per:
+            if key not in known:
+                raise ConfigError(f"--per takes a config key, not {key}{did_you_mean(key, known)}.")
+        return cls(planned, best_by, tuple(per))
+
+    @property
+    def configs(self) -> list[RunConfig]:
+        """The config of each run."""
+        return [config for _, config in self.planned]
+
+    def show_plan(self) -> None:
+        """Check all runs, and print what they would send and receive."""
+        from rich.console import Console
+
+        from fedapp.parallel import silence
+        from fedapp.plan import plan
+
+        with silence():
+            common, table = plan(self.configs)
+        print(common)
+        Console(width=None if sys.stdout.isatty() else 160).print(table)
+        print("Nothing was run. Bytes are of all the clients of a round, nominal where compressed.")
+
+    def run(self, engine: EngineChoice) -> int:
+        """Run everything, and return the exit code."""
+        from fedapp.problems import make_problem
+
+        tally = Tally()
+        swept = [config for plan, config in self.planned if plan.name]
+        _refuse(swept, tally)
+        left = [
+            (plan, config)
+            for plan, config in self.planned
+            if not (plan.name and config.run_name in tally.refused)
+        ]
+        if not left:
+            return tally.code
+        # What is wrong with the data is told before an engine starts.
+        make_problem(left[0][1]).objective(0)
+        if engine.inline and engine.workers > 1 and all(plan.name for plan, _ in left):
+            _run_side_by_side([config for _, config in left], engine.workers, tally)
+        else:
+            if engine.inline and engine.workers > 1:
+                print("Plain presets run sequentially.")
+            _run_in_turn(left, engine, tally)
+        if len(swept) > 1:
+            started = [config for config in swept if config.run_name not in tally.refused]
+            show_outcome(started, self.best_by, self.per, tally)
+        return tally.code
+
+
+def run_command(read: Callable[[], Runner], engine: EngineChoice, dry_run: bool) -> int:
+    """Read what is to be run, run it or show what it would cost, and return the exit code."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    before = signal.getsignal(signal.SIGTERM)
+    _take_sigterm_as_ctrl_c()
+    try:
+        runner = read()
+        if not dry_run:
+            return runner.run(engine)
+        runner.show_plan()
+        return 0
+    except KeyboardInterrupt:
+        print("Interrupted; the rounds so far are saved.", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _config(run: PlannedRun, assignments: Sequence[str], out: Path | None) -> RunConfig:
+    """Read and check one run's config."""
+    from fedapp.registry import find_algorithm
+
+    overrides = read_overrides([], assignments)
+    for key in sorted(run.chosen & set(overrides)):
+        raise ConfigError(f"-c {key} cannot be set here: it is an axis of the sweep.")
+    values = run.values | overrides
+    if run.name:
+        values["run-name"] = run.name
+        if values.get("checkpoint-every"):
+            values["resume"] = True
+    if out:
+        values["results-dir"] = str(out)
+    config = parse_run_config(absolute_paths(values))
+    find_algorithm(config)
+    return config
+
+
+def _take_sigterm_as_ctrl_c() -> None:
+    """Have SIGTERM save the rounds so far: batch systems and containers end their jobs with it."""
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """Interrupt this process, and runs that are side by side: Ctrl-C reaches them all, SIGTERM one."""
+    for child in multiprocessing.active_children():
+        if child.pid:
+            os.kill(child.pid, signal.SIGINT)
+    raise KeyboardInterrupt
+
+
+def _refuse(swept: Sequence[RunConfig], tally: Tally) -> None:
+    """Leave out the runs whose directories hold a run with another config: its results are not this sweep's."""
+    from fedapp.manifest import different, read_config, results_dir
+
+    for config in swept:
+        directory = results_dir(config) / config.run_name
+        try:
+            key = different(read_config(directory), config, {"resume"})
+        except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged
+            continue
+        if key:
+            why = f"{directory} holds a run with another config ({key}): choose another --out, or remove it."
+            tally.refuse(config, why)
+            print(one_line(why), file=sys.stderr)
+
+
+def _run_in_turn(
+    runs: Sequence[tuple[PlannedRun, RunConfig]], engine: EngineChoice, tally: Tally
+) -> None:
+    """Run one after the other on one engine."""
+    from fedapp import server_app
+    from fedapp.progress import skip_reason
+    from fedapp.run_directory import set_partial_aside
+
+    spent, ended = 0.0, 0
+    with engine.start() as make_grid:
+        for number, (plan, config) in enumerate(runs, 1):
+            if len(runs) > 1:
+                left = spent / max(ended, 1) * (len(runs) - number + 1)
+                when = f", about {_duration(left)} left" if ended else ""
+                print(f"\nRun {number} of {len(runs)}{when}")
+            started = time.monotonic()
+            try:
+                if plan.name and (reason := skip_reason(config)):
+                    print(f"{config.run_name} {reason}: skipped")
+                    tally.skipped.append(config.run_name)
+                    continue
+                if plan.name:
+                    set_partial_aside(config)
+                server_app.run(make_grid(config), config)
+            except (ConfigError, RunError) as error:  # the other runs go on
+                print(one_line(str(error)), file=sys.stderr)
+                tally.fail(config, error)
+            spent, ended = spent + time.monotonic() - started, ended + 1
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _run_side_by_side(runs: Sequence[RunConfig], workers: int, tally: Tally) -> None:
+    """Run several runs of a sweep at once, each in its own process."""
+    from fedapp.parallel import run_all
+    from fedapp.progress import last_record
+
+    tally.skipped += [config.run_name for config in runs if _ended_before(config)]
+    started = time.monotonic()
+    for number, (config, error) in enumerate(run_all(runs, workers), 1):
+        left = _duration((time.monotonic() - started) / number * (len(runs) - number))
+        record = last_record(config)
+        shown = [
+            f"{k} {record[k]:.4g}" for k in ("test_accuracy", "gap") if record.get(k) is not None
+        ]
+        if error:
+            shown.append(one_line(str(error)))
+            tally.fail(config, error)
+        print(
+            f"{number}/{len(runs)}, {left} left: {config.run_name}  {'  '.join(shown)}",
+            flush=True,
+        )
+
+
+def _ended_before(config: RunConfig) -> bool:
+    """Tell whether a sweep skips a run: its model is there and all its rounds are, or it diverged."""
+    from fedapp.manifest import results_dir
+    from fedapp.report.runs import read_run
+    from fedapp.report.status import State
+
+    directory = results_dir(config) / config.run_name
+    try:
+        state = read_run(directory).status.state
+    except (OSError, ConfigError):
+        return False
+    whole = state is State.COMPLETE and (directory / "model.safetensors").is_file()
+    return whole or state is State.DIVERGED
