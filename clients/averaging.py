@@ -1,8 +1,13 @@
 """The averaging family's local steps; see `strategies/averaging.py`."""
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
 from fedapp.client import Client
+
+if TYPE_CHECKING:
+    from strategies.averaging import FedProxOptions
 
 
 class FedAvgClient(Client):
@@ -18,6 +23,8 @@ class FedAvgClient(Client):
 
 class FedProxClient(Client):
     """tau steps of SGD, held back towards x."""
+
+    options: "FedProxOptions"
 
     def update(self, x: Tensor) -> dict[str, Tensor]:
         """Descend on f_i(y) + mu/2 |y - x|^2 from x."""

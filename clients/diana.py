@@ -1,6 +1,6 @@
 """The clients of DIANA and VR-DIANA; see `strategies/diana.py`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -8,6 +8,9 @@ from torch import Tensor
 from fedapp.client import Client
 from fedapp.compression import Compressor
 from fedapp.randomness import generator
+
+if TYPE_CHECKING:
+    from strategies.diana import Options, VROptions
 
 
 def shift_step(alpha: float, compressor: Compressor | None, size: int) -> float:
@@ -18,6 +21,7 @@ def shift_step(alpha: float, compressor: Compressor | None, size: int) -> float:
 class DIANAClient(Client):
     """Sends the compressed difference between its gradient and its shift h_i."""
 
+    options: "Options"
     sends = ("q",)
 
     def update(self, x: Tensor) -> dict[str, Tensor]:
@@ -35,6 +39,8 @@ class DIANAClient(Client):
 
 class VRDIANAClient(DIANAClient):
     """DIANA with the loopless SVRG estimator."""
+
+    options: "VROptions"
 
     def estimate(self, x: Tensor, batch: Any) -> Tensor:
         """Return g_i(x) - g_i(w_i) + G_i(w_i), then w_i <- x with probability p."""

@@ -1,5 +1,7 @@
 """The clients of FedBCGD and FedBCGD+; see `strategies/fedbcgd.py`."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -7,9 +9,14 @@ from clients.averaging import FedAvgClient
 from fedapp.client import Client
 from fedapp.models.layout import divide
 
+if TYPE_CHECKING:
+    from strategies.fedbcgd import Options
+
 
 class BlockClient(Client):
     """Uploads its block of a vector, and the shared one behind it."""
+
+    options: "Options"
 
     def choose(self, block: Tensor) -> None:
         """Take on the block that the server has dealt."""

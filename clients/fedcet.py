@@ -1,10 +1,15 @@
 """FedCET's client; see `strategies/fedcet.py`."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from fedapp.client import Client
 from fedapp.config import RunConfig
+
+if TYPE_CHECKING:
+    from strategies.fedcet import Options
 
 
 def largest_gain(config: RunConfig) -> float:
@@ -20,6 +25,7 @@ def exchange_gain(c: float, config: RunConfig) -> float:
 class FedCETClient(Client):
     """Steps along g + d_i; sends z_i as its difference to the model that it received."""
 
+    options: "Options"
     sends = ("p",)
 
     def update(self, x: Tensor) -> dict[str, Tensor]:

@@ -4,11 +4,16 @@ delta_i <- delta_i + (D_i - D) / tau needs D, which is known only when all have 
 keeps delta_i + D_i / tau, and takes D / tau off when D comes with its next invitation.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from clients.averaging import FedAvgClient
 from fedapp.client import Client
+
+if TYPE_CHECKING:
+    from strategies.fedcomgate import Options
 
 
 class FedCOMClient(FedAvgClient):
@@ -54,6 +59,7 @@ class FedGATEClient(TrackingClient):
 class FedCOMGATEClient(TrackingClient):
     """Tracks the difference between what it sent, compressed, and the mean of that."""
 
+    options: "Options"
     sends = ("D",)
 
     def update(

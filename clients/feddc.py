@@ -1,14 +1,20 @@
 """FedDC's client; see `strategies/feddc.py`."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from fedapp.client import Client
 
+if TYPE_CHECKING:
+    from strategies.feddc import Options
+
 
 class FedDCClient(Client):
     """Local steps held back towards x - h_i, and corrected by c - c_i."""
 
+    options: "Options"
     sends = ("u", "dc")
 
     def update(self, x: Tensor, c: Tensor) -> dict[str, Tensor]:

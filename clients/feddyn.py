@@ -1,13 +1,20 @@
 """FedDyn's client; see `strategies/feddyn.py`."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from fedapp.client import Client
 
+if TYPE_CHECKING:
+    from strategies.feddyn import Options
+
 
 class FedDynClient(Client):
     """Descends on its own part of the objective, corrected by a linear and a proximal term."""
+
+    options: "Options"
 
     def update(self, x: Tensor) -> dict[str, Tensor]:
         """Descend on f_i(y) - <h_i, y> + alpha/2 |y - x|^2, then h_i <- h_i - alpha (y_i - x)."""

@@ -5,15 +5,22 @@ Kim et al., Multi-Level Branched Regularization for Federated Learning, ICML 202
 Down: x. Up: u_i = x - y_i. No client state.
 """
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedapp.client import NetworkClient
 from fedapp.models.networks import Network
 
+if TYPE_CHECKING:
+    from strategies.fedmlb import Options
+
 
 class FedMLBClient(NetworkClient):
     """SGD on the local network's loss and on those of paths that end in the received network's blocks."""
+
+    options: "Options"
 
     def update(self, x: Tensor) -> dict[str, Tensor]:
         """Descend on CE(main) + lambda1 mean CE(path_l) + lambda2 mean KL(path_l || main)."""

@@ -1,14 +1,21 @@
 """GradMA's and GradMA-W's workers; see `strategies/gradma.py`."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from fedapp.client import Client
 from fedapp.projection import project_
 
+if TYPE_CHECKING:
+    from strategies.gradma import Options
+
 
 class GradMAClient(Client):
     """Local steps along gradients that agree with the last one, with that at x, and with y - x."""
+
+    options: "Options"
 
     def update(self, x: Tensor) -> dict[str, Tensor]:
         """Step along P(g(y), [g(y_before), g(x), y - x]), all on the same mini-batch."""

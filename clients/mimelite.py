@@ -1,13 +1,19 @@
 """MimeLite's client; see `strategies/mimelite.py`."""
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
 from fedapp.client import Client
+
+if TYPE_CHECKING:
+    from strategies.mimelite import Options
 
 
 class MimeLiteClient(Client):
     """SGD with the server's momentum, which does not change during the round."""
 
+    options: "Options"
     sends = ("u", "G")
 
     def update(self, x: Tensor, m: Tensor) -> dict[str, Tensor]:

@@ -5,6 +5,8 @@ Li et al., Model-Contrastive Federated Learning, CVPR 2021.
 Down: x. Up: u_i = x - y_i. Client state: its previous local model.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,9 +14,14 @@ from torch.nn import functional as F
 from fedapp.client import NetworkClient
 from fedapp.models.networks import Network
 
+if TYPE_CHECKING:
+    from strategies.moon import Options
+
 
 class MOONClient(NetworkClient):
     """SGD on CE + mu l_con, which draws the representation towards x's, away from its own last one."""
+
+    options: "Options"
 
     def update(self, x: Tensor) -> dict[str, Tensor]:
         """Descend on the contrastive loss from x."""

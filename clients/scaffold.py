@@ -1,14 +1,20 @@
 """SCAFFOLD's client; see `strategies/scaffold.py`."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from clients.fedcomgate import TrackingClient
 
+if TYPE_CHECKING:
+    from strategies.scaffold import Options
+
 
 class ScaffoldClient(TrackingClient):
     """Local steps corrected by c - c_i."""
 
+    options: "Options"
     sends = ("u", "dc")
 
     def update(self, x: Tensor, c: Tensor) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from fedapp.config import RunConfig
 from fedapp.privacy import node_privacy
 from fedapp.problems.problem import Loss, NetworkObjective, Objective
 from fedapp.randomness import generator
-from fedapp.tables import Table
+from fedapp.tables import NoOptions, Table
 from fedapp.uplink import Uplink
 from fedapp.wire import Arrays, Update
 
@@ -30,6 +30,7 @@ class Client(NumPyClient):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("u",)
+    options: Table  # an algorithm with keys of its own says of which type
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Client(NumPyClient):
     ) -> None:
         self.objective = objective
         self.config = config
-        self.options: Any = options
+        self.options = options or NoOptions()
         self.client = client
         self.state = state  # what `update` leaves here is there in the client's next round
         self.privacy = node_privacy(config)

@@ -6,7 +6,7 @@ An algorithm implements `aggregate`, and where it needs to `setup`, `broadcast` 
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -31,15 +31,14 @@ from fedapp.privacy import server_privacy
 from fedapp.problems.problem import Vector
 from fedapp.randomness import sample_cohort
 from fedapp.refusals import Reason, Refusal
-from fedapp.tables import Table
+from fedapp.tables import AnyOptions
 from fedapp.waiting import wait_for_clients
 from fedapp.wire import Arrays, Update
 
 log = logging.getLogger("flwr")
-Options = TypeVar("Options", bound=Table, covariant=True)
 
 
-class FederatedStrategy(ServerEvaluation, Generic[Options]):
+class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
     """A Flower strategy over logical clients, whose model is one vector x."""
 
     default_server_lr = 1.0
@@ -59,7 +58,7 @@ class FederatedStrategy(ServerEvaluation, Generic[Options]):
     ) -> None:
         self.algorithm = algorithm
         self.config = config
-        self.options = cast(Options, config.table(algorithm.options))
+        self.options = cast(AnyOptions, config.table(algorithm.options))
         self.server_lr = config.server_lr or self.default_server_lr
         self.x = x
         self.buffers = buffers

@@ -32,6 +32,7 @@ class NoOptions(Table):
 
 
 T = TypeVar("T", bound=Table)
+AnyOptions = TypeVar("AnyOptions", bound=Table, covariant=True)
 
 
 def sentence(
