@@ -5,14 +5,15 @@ The tables of algorithms, compressors and problems are declared beside these; `f
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Self
 
 from flwr.common.config import flatten_dict
 from pydantic import Field, field_validator, model_validator
 
+from fedapp.models.keys import VitKeys
 from fedapp.names import is_file_name
-from fedapp.tables import T, Table, Value
+from fedapp.problems.keys import ErmKeys, QuadraticKeys
+from fedapp.tables import T, Table, Value, full_path
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,6 @@ class LocalWork:
         return self.steps * self.batch(num_examples)
 
 
-def _full_path(path: str | bool) -> str | bool:
-    if isinstance(path, str) and path and not Path(path).expanduser().is_absolute():
-        raise ValueError(
-            "should be a full path, because under `flwr run` a relative one would mean a "
-            "directory of Flower's"
-        )
-    return path
-
-
 def _partitions(text: str) -> dict[int, int]:
     pairs = [re.fullmatch(r"(\d{1,20})=(\d{1,9})", part) for part in text.replace(",", " ").split()]
     partitions = {int(pair[1]): int(pair[2]) for pair in pairs if pair}
@@ -56,52 +48,6 @@ def _partitions(text: str) -> dict[int, int]:
             "should be a list of <node-id>=<partition-id>, each node once, such as '8123=0 9456=1'"
         )
     return partitions
-
-
-class QuadraticKeys(Table):
-    """The quadratic problem, `dataset = "quadratic"`."""
-
-    dim: int = Field(30, ge=1, description="number of coordinates")
-    condition: float = Field(10.0, ge=1, description="condition number of every client's Hessian")
-    heterogeneity: float = Field(1.0, ge=0, description="spread of the clients' own optima")
-    noise: float = Field(0.0, ge=0, description="standard deviation of the gradient noise")
-    hessians: Literal["own", "shared"] = Field(
-        "own", description='"own": every client\'s differs; "shared": all have the same'
-    )
-    flat: int = Field(
-        0,
-        ge=0,
-        description="directions in which no client's quadratic changes: still PL, no longer strongly convex",
-    )
-
-
-class ErmKeys(Table):
-    """The binary problems, `model = "logistic"` and `"sigmoid-erm"`."""
-
-    positive: int = Field(
-        0,
-        ge=0,
-        description='of model = "logistic" and "sigmoid-erm": the class that is separated from others',
-    )
-    negative: int = Field(-1, ge=-1, description="the other class; -1: all the rest")
-    regularization: float = Field(1e-4, gt=0, description="lambda over the smoothness constant L")
-
-
-class VitKeys(Table):
-    """The model vit-base."""
-
-    image_size: int = Field(
-        224, ge=16, description='side, a multiple of 16, to which model = "vit-base" resizes images'
-    )
-    weights: str = Field(
-        "",
-        description='where it starts: a file (.safetensors or .pth) of torchvision\'s vit_b_16, "imagenet" (fetched), or empty: random',
-    )
-
-    @field_validator("weights")
-    @classmethod
-    def _is_full_path(cls, path: str) -> str:
-        return path if path == "imagenet" else str(_full_path(path))
 
 
 class DpKeys(Table):
@@ -359,8 +305,8 @@ class RunConfig(Table):
 
     @field_validator("data_dir", "state_dir", "resume")
     @classmethod
-    def _is_full_path(cls, path: str | bool) -> str | bool:
-        return _full_path(path)
+    def _isfull_path(cls, path: str | bool) -> str | bool:
+        return full_path(path)
 
     @model_validator(mode="after")
     def _counts_agree(self) -> Self:

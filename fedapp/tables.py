@@ -4,6 +4,7 @@ The options of an algorithm, the settings of a compressor and the keys of a prob
 files and on the command line, and snake_case in code.
 """
 
+from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -53,3 +54,13 @@ def sentence(
     message = message.removeprefix("Input ")
     near = did_you_mean(str(problem["input"]), keys[key].names) if key in keys else ""
     return f"{key} = {problem['input']!r} is not allowed{near}: it {message}."
+
+
+def full_path(path: str | bool) -> str | bool:
+    """Check that the value of a key, if it is a path, does not depend on the working directory."""
+    if isinstance(path, str) and path and not Path(path).expanduser().is_absolute():
+        raise ValueError(
+            "should be a full path, because under `flwr run` a relative one would mean a "
+            "directory of Flower's"
+        )
+    return path
