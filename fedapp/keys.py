@@ -37,17 +37,16 @@ class Key:
 
 def declared_keys(model: type[BaseModel], table: str = "") -> Iterator[Key]:
     """Yield the keys that a model declares, and those of its tables after them."""
-    tables = []
+    defaults = model().model_dump(by_alias=True)  # without what only the code sets
+    tables: list[tuple[str, type[BaseModel]]] = []
     for attribute, field in model.model_fields.items():
-        name = field.alias or attribute
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            tables.append((kind, name))
-            continue
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
-        default = field.get_default(call_default_factory=True)
-        yield Key(table, name, default, field.description or "", choices)
-    for kind, name in tables:
+        name, kind = field.alias or attribute, field.annotation
+        if isinstance(defaults.get(name), dict) and isinstance(kind, type):
+            tables.append((name, kind))
+        elif name in defaults:
+            choices = get_args(kind) if get_origin(kind) is Literal else ()
+            yield Key(table, name, defaults[name], field.description or "", choices)
+    for name, kind in tables:
         yield from declared_keys(kind, name)
 
 
@@ -72,7 +71,7 @@ def toml_block(model: type[BaseModel]) -> str:
         elif not table and key.name in PARAGRAPHS:
             lines.append("")
         assignment = f"{key.name} = {json.dumps(key.default)}"
-        lines.append(f"{assignment:{BEFORE_COMMENT - 1}} # {key.description}")
+        lines.append(f"{assignment:{BEFORE_COMMENT - 2}}  # {key.description}")
     return "\n".join(lines) + "\n"
 
 
