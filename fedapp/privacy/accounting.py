@@ -7,7 +7,7 @@ other. Its `multiplier` is the noise's standard deviation over that distance. Th
   (sum of 1/m_i^2)^(-1/2), also if the multipliers are chosen along the way; its epsilon is in closed form (Balle and
   Wang, ICML 2018, theorem 8).
 - Of a sample without replacement, by Rényi divergences: Flower's `RdpAccountant`.
-- Of a sample without replacement, by the privacy loss distribution: see `_loss_distribution`.
+- Of a sample without replacement, by the privacy loss distribution: see `loss_distribution`.
 """
 
 import math
@@ -44,9 +44,9 @@ def epsilon(
         return math.inf
     bounds = [gaussian_epsilon([(multiplier, releases)], delta)]
     if sample < population and SAMPLED[0] <= multiplier <= SAMPLED[1]:
-        bounds.append(_by_renyi(multiplier, delta, releases, sample, population))
+        bounds.append(by_renyi(multiplier, delta, releases, sample, population))
         if delta >= LEAST_DELTA:
-            bounds.append(_by_losses(multiplier, delta, releases, sample / population))
+            bounds.append(by_losses(multiplier, delta, releases, sample / population))
     return min(bounds)
 
 
@@ -95,7 +95,7 @@ def sampled_deltas(multiplier: float, share: float, eps: Numbers) -> Numbers:
 
 
 @lru_cache(maxsize=8)
-def _loss_distribution(multiplier: float, share: float) -> Any:
+def loss_distribution(multiplier: float, share: float) -> Any:
     """Return the privacy loss distribution of one release of a sample.
 
     `sampled_deltas` holds for every pair of neighbours in both orders, since the one replaced and its replacement can
@@ -127,14 +127,14 @@ def _loss_distribution(multiplier: float, share: float) -> Any:
     )
 
 
-def _by_losses(multiplier: float, delta: float, releases: int, share: float) -> float:
-    composed = _loss_distribution(multiplier, share).self_compose(releases)
+def by_losses(multiplier: float, delta: float, releases: int, share: float) -> float:
+    """Return epsilon by composing the privacy loss distribution of one release."""
+    composed = loss_distribution(multiplier, share).self_compose(releases)
     return float(composed.get_epsilon_for_delta(delta - ROUNDING))
 
 
-def _by_renyi(
-    multiplier: float, delta: float, releases: int, sample: int, population: int
-) -> float:
+def by_renyi(multiplier: float, delta: float, releases: int, sample: int, population: int) -> float:
+    """Return epsilon by Renyi divergences, as Flower's accountant bounds it."""
     relation, sampling = NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT
     accountant = accountant_type()(PrivacyConfig(delta, population, relation, sampling), ORDERS)
     accountant.compose(GaussianPrivacyEvent(multiplier, sample, population), releases)

@@ -507,7 +507,7 @@ def test_that_attack_shows_what_is_no_bound() -> None:
 @pytest.mark.parametrize("multiplier", [0.5, 2.0, 10.0])
 def test_the_loss_distribution_has_the_curve_of_one_sample(share: float, multiplier: float) -> None:
     """On the grid, and above it in between; for both orders of the neighbours."""
-    one = accounting._loss_distribution(multiplier, share).to_dense_pmf()
+    one = accounting.loss_distribution(multiplier, share).to_dense_pmf()
     for e in np.linspace(0, 20 * one._discretization, 61):
         exact = float(accounting.sampled_deltas(multiplier, share, np.array([e]))[0])
         assert exact * (1 - 1e-9) - 1e-15 <= one.get_delta_for_epsilon(e) <= exact * 1.01 + 1e-9
@@ -526,8 +526,8 @@ def test_the_curve_of_one_sample_is_that_of_its_densities() -> None:
 
 def test_the_bounds_that_the_document_names() -> None:
     """A hundred rounds of 50 of 500 clients, z = 4: by Rényi's divergences, by losses, and by both."""
-    assert accounting._by_renyi(2.0, 1e-5, 100, 50, 500) == pytest.approx(5.38, abs=0.005)
-    assert accounting._by_losses(2.0, 1e-5, 100, 0.1) == pytest.approx(2.541, abs=0.001)
+    assert accounting.by_renyi(2.0, 1e-5, 100, 50, 500) == pytest.approx(5.38, abs=0.005)
+    assert accounting.by_losses(2.0, 1e-5, 100, 0.1) == pytest.approx(2.541, abs=0.001)
     assert epsilon(2.0, 1e-5, 100, 50, 500) == pytest.approx(2.541, abs=0.001)
 
 

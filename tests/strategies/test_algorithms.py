@@ -15,6 +15,7 @@ from tests.support.cases import (
     CASES,
     LR,
     WEIGHT_DECAY,
+    Case,
     N,
     S,
     config_for,
@@ -29,13 +30,24 @@ for _name in ("fedcom", "fedgate", "fedcomgate", "scaffold", "fedcet"):
     CASES[f"{_name}, lr decays"] = replace(
         _case, keys=_case.keys | DECAY, numbers=_case.numbers | {"decay": 0.9}
     )
+
+
+def runs(case: Case) -> list[tuple[int, str]]:
+    """Return the numbers of clients in a round, and the types, with which a case is compared."""
+    counts = [count for count, wanted in ((S, case.sampled), (N, case.full)) if wanted]
+    dtypes = ["float64", "float32"] if case.float32 else ["float64"]
+    return [(count, dtype) for count in counts for dtype in dtypes]
+
+
+# The first run of each case is quick to have; the others are slow.
 RUNS = [
-    pytest.param(name, count, dtype, id=f"{name}, {label}, {dtype}")
+    pytest.param(
+        name, count, dtype, id=f"{name}, {'full' if count == N else 'sampled'}, {dtype}",
+        marks=[pytest.mark.slow] if place else [],
+    )
     for name, case in CASES.items()
-    for count, label, wanted in ((S, "sampled", case.sampled), (N, "full", case.full))
-    for dtype in (("float32", "float64") if case.float32 else ("float64",))
-    if wanted
-]
+    for place, (count, dtype) in enumerate(runs(case))
+]  # fmt: skip
 
 
 def test_every_algorithm_has_an_oracle() -> None:

@@ -140,6 +140,7 @@ def network_oracle(config: RunConfig, **parts: Any) -> list[oracles.Vector]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "parts"),
     [("gradma", {}), ("gradma-w", {"server": False}), ("gradma-s", {"worker": False})],
@@ -194,6 +195,7 @@ def test_a_client_whose_answer_was_lost_has_no_part_in_the_memory() -> None:
     np.testing.assert_allclose(strategy.D.vector(strategy.slots[5]), 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["gradma", "gradma-w", "gradma-s"])
 def test_it_learns_the_digits(algorithm: str, run_inline: RunInline) -> None:
     records = read_rounds(run_inline(algorithm=algorithm, num_rounds=30, clients_per_round=10))
