@@ -31,13 +31,14 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from fedapp import client_app, server_app, wire
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import RunError
 from fedapp.files import write_text
 from fedapp.parallel import silence
+from fedapp.parsing import parse_run_config
 from fedapp.randomness import generator
 from fedapp.rounds_file import read_rounds
+from fedapp.tables import Value
 
 CLIENTS, HOSTILE = 20, 4
 KEYS: dict[str, Value] = {

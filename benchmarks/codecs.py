@@ -35,7 +35,7 @@ from fedapp.compression import Compressor, make_compressor
 from fedapp.compression.payload import OVERHEAD
 from fedapp.compression.quantizers import MANTISSA, QSGD, ZERO, Float16, Identity, Uniform
 from fedapp.compression.sparsifiers import RandK, TopK
-from fedapp.config import parse_run_config
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.randomness import Generator, generator
 

@@ -20,11 +20,12 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from fedapp import client_app, server_app
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.parsing import parse_run_config
 from fedapp.registry import ALGORITHMS, keeps_state
 from fedapp.rounds_file import read_rounds
+from fedapp.tables import Value
 
 KEYS: dict[str, Value] = {
     "dataset": "quadratic",
@@ -43,7 +44,7 @@ KEYS: dict[str, Value] = {
 def keys_of(name: str) -> dict[str, Value]:
     """Return a config in which the algorithm's clients remember something."""
     keys = KEYS | {"algorithm": name}
-    if ALGORITHMS[name].network:
+    if ALGORITHMS[name].needs.network:
         keys |= {"dataset": "digits", "model": "mlp-5", "batch-size": 8}
     if name in ("fedcet", "qsgd"):
         keys["clients-per-round"] = 5

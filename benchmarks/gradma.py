@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedapp.config import parse_run_config
 from fedapp.models.networks import layout_of, make_network
+from fedapp.parsing import parse_run_config
 from fedapp.registry import find_algorithm
 from fedapp.wire import Update
 
@@ -50,10 +50,10 @@ def main() -> None:
                     "gradma.scope": scope,
                 }
             )
-            algorithm = find_algorithm(config)
+            algorithm = find_algorithm(config.algorithm)
             x = np.zeros(d, np.float32)
             strategy = algorithm.strategy(
-                config, algorithm.client, x, np.zeros(0, np.float32), None, layout
+                algorithm, config, x, np.zeros(0, np.float32), layout=layout
             )
             rng = np.random.default_rng(0)
             # Ten kinds of clients that pull in different directions, as under heterogeneity.

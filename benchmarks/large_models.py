@@ -10,10 +10,10 @@ import multiprocessing
 import resource
 
 from fedapp import client_app
-from fedapp.config import parse_run_config
+from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 
 BATCHES = {"lenet5": 50, "vgg11": 50, "vgg19": 50, "resnet18": 50, "vit-base": 4}
@@ -42,7 +42,7 @@ def one_round(model: str, data_dir: str) -> str:
     strategy = make_strategy(config, problem)
     problem.evaluate = lambda x, buffers: {}  # type: ignore[method-assign]
     grid = InlineGrid(client_app.app, config.flat())
-    (record,) = run_rounds(grid, strategy, problem, config, "bench")
+    (record,) = run_rounds(grid, strategy, problem, config)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return (
         f"| {model} | {strategy.x.size:,} | {BATCHES[model]} | {record['wall_seconds']:.1f} s "

@@ -25,13 +25,15 @@ from rich.table import Table
 from benchmarks.bare import BareTraining
 from benchmarks.superlink import FlwrRun, own_superlink
 from benchmarks.workloads import BATCH, CIFAR, LR, MNIST, SAMPLES, STEPS, WORKLOADS, Workload
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.building import make_strategy
+from fedapp.config import RunConfig
 from fedapp.data.cache import cache_dir, write_splits
 from fedapp.data.samples import Split
 from fedapp.engine.ray import RayGrid, RayWorkers
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 
 ROOT = Path(__file__).parent.parent
 GROWTH = (100, 1000, 10_000)
@@ -83,7 +85,7 @@ def ray_rounds(workers: RayWorkers, config: RunConfig) -> Iterator[dict[str, Any
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     grid = RayGrid(workers, config.flat())
-    return run_rounds(grid, strategy, problem, config, "benchmark")
+    return run_rounds(grid, strategy, problem, config)
 
 
 def timed(function: Any) -> float:

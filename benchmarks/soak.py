@@ -32,16 +32,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedapp import client_app, registry, server_app, wire
+from fedapp import building, client_app, server_app, wire
 from fedapp.client import Client
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.engine.local import CLIENT_APP_FAILED
 from fedapp.parallel import silence
+from fedapp.parsing import parse_run_config
 from fedapp.randomness import generator
 from fedapp.registry import ALGORITHMS
 from fedapp.rounds_file import read_rounds
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Value
 
 if TYPE_CHECKING:
     from fedapp.engine.ray import RayWorkers
@@ -88,7 +90,7 @@ OWN: dict[str, dict[str, Value]] = {
 
 def keys_of(name: str, rounds: int) -> dict[str, Value]:
     """Return a config that the algorithm allows, on a problem that it can solve."""
-    network = NETWORK if ALGORITHMS[name].network else {}
+    network = NETWORK if ALGORITHMS[name].needs.network else {}
     own = OWN.get(name, {})
     return KEYS | network | own | {"algorithm": name, "num-rounds": rounds}
 
@@ -167,7 +169,7 @@ class Watch:
     kinds: Counter[str] = field(default_factory=Counter)
     early: Kept = field(default_factory=Kept)
     last: Kept = field(default_factory=Kept)
-    strategy: FederatedStrategy | None = None
+    strategy: FederatedStrategy[Any] | None = None
     killed: int = 0
 
 
@@ -229,9 +231,11 @@ class _Spoiling(Grid):
         strategy = self.watch.strategy
         assert strategy is not None
         states = sum(len(context.state) for context in self.watched_contexts())
-        if strategy.state_dir:
-            states = sum(1 for _ in Path(strategy.state_dir).glob("*/*/*"))
-        return Kept(resident(), len(strategy.deliveries.tags), len(strategy._said), states)
+        if state_dir := strategy.ledger.place.state_dir:
+            states = sum(1 for _ in Path(state_dir).glob("*/*/*"))
+        return Kept(
+            resident(), len(strategy.ledger.deliveries.tags), strategy.failures.logged, states
+        )
 
     def watched_contexts(self) -> Iterable[Context]:
         """Return the nodes' Contexts, as far as they are in this process."""
@@ -340,9 +344,9 @@ def _run(grid: _Spoiling, config: RunConfig, faults: bool) -> tuple[Path, Watch]
 @contextlib.contextmanager
 def _watching(watch: Watch) -> Iterator[None]:
     """Get hold of the strategy that a run makes."""
-    make = registry.make_strategy
+    make = building.make_strategy
 
-    def watched(*arguments: Any) -> FederatedStrategy:
+    def watched(*arguments: Any) -> FederatedStrategy[Any]:
         watch.strategy = make(*arguments)
         return watch.strategy
 
@@ -385,7 +389,7 @@ def soak(name: str, rounds: int, place: Path, workers: "RayWorkers | None" = Non
     seconds = time.perf_counter() - started
     whole, _ = run(name, place / "whole", rounds, faults=False)
     records = read_rounds(faulty)
-    figure = "test_accuracy" if ALGORITHMS[name].network else "distance"
+    figure = "test_accuracy" if ALGORITHMS[name].needs.network else "distance"
     return Outcome(
         name,
         rounds,

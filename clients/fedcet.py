@@ -12,9 +12,9 @@ def largest_gain(config: RunConfig) -> float:
     return 2 / ((config.local_steps + 3) * config.lr_at(1))
 
 
-def exchange_gain(config: RunConfig) -> float:
+def exchange_gain(c: float, config: RunConfig) -> float:
     """Return c; if it is 0, nine tenths of what is allowed, which was fastest."""
-    return float(config.fedcet.c) or 0.9 * largest_gain(config)
+    return c or 0.9 * largest_gain(config)
 
 
 class FedCETClient(Client):
@@ -30,7 +30,7 @@ class FedCETClient(Client):
             x_i = x - self.lr * self.gradient(x, start)
         else:
             batches = list(self.batches())
-            c, alpha = exchange_gain(self.config), self.config.lr_at(self.round - 1)
+            c, alpha = exchange_gain(self.options.c, self.config), self.config.lr_at(self.round - 1)
             z_i, d = self.remembered("z", "d")
             d = d + c * (z_i - x)
             x_i = z_i - alpha * c * (z_i - x)

@@ -28,8 +28,8 @@ sys.path.insert(0, str(ROOT))  # for those who start this file from anywhere
 from deploy.credentials import make_certificates, make_node_key  # noqa: E402
 from deploy.proxy import find_nginx, nginx_configuration  # noqa: E402
 from fedapp.commandline import absolute_paths, read_overrides  # noqa: E402
-from fedapp.config import Value  # noqa: E402
 from fedapp.errors import ConfigError  # noqa: E402
+from fedapp.tables import Value  # noqa: E402
 
 BIN = Path(sys.executable).parent
 NAME = "federation"  # of the connection, in Flower's config

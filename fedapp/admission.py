@@ -1,167 +1,110 @@
-"""Which updates are short enough to be used: one client's single message must not end a run.
+"""Which updates of a round are used: `admit` returns them, and a refusal for each of the others."""
 
-An update is refused if one of its vectors is longer than `max-update-ratio` times the usual length of the vectors of
-that name (a method's u, dc, D, ... have different scales). Buffers have no length that could be compared. The usual
-length is the largest of
-
-- the median over this round's vectors and a sample of those accepted in earlier rounds;
-- the largest such median of all earlier rounds, so that updates may shrink to nothing (at an optimum, with a decaying
-  step size) and grow again, as after a reset of the clients' states;
-- the median over this round alone, if it has at least three updates: if most of a round is long, that is the run,
-  which may diverge, and not a client;
-- a thousandth of the model's length, or of 1: with the default ratio, what is no longer than the model is never refused.
-
-Medians are lower medians over the vectors that are not zero, so a single giant is refused in the first round, too. While
-fewer than three vectors have been seen, there is nothing to compare with, and everything is used. Only what is used counts
-for later rounds; an attempt that is repeated leaves no trace.
-"""
-
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedapp.errors import DivergedError
-from fedapp.wire import Arrays, Update
-
-FEWEST = 3  # vectors that have a usual length
-SAMPLE = 16  # lengths of one round that are remembered, at most
-REMEMBERED = 8 * SAMPLE  # lengths of each vector
-NAMED = 3  # updates that stood out most, which a divergence is told with
-STANDS_OUT = 10.0  # times the usual length, from which a divergence is put down to one update
-FLOOR = 1e-3  # of the model's length
-Lengths = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A round's updates in the order of client ids: how long their vectors are, and how long is usual."""
-
-    clients: list[int]
-    lengths: Lengths  # clients x names
-    usual: Lengths  # of each name
+from fedapp.config import RunConfig
+from fedapp.errors import DivergedError, RunError
+from fedapp.ledger import MOST_LOSSES, StateLedger
+from fedapp.lengths import Measured, UpdateLengths
+from fedapp.models.layout import Layout
+from fedapp.problems.problem import Vector
+from fedapp.refusals import Reason, Refusal
+from fedapp.wire import Update
 
 
 class Admission:
-    """The lengths of a run's updates."""
+    """The limits of a run, and the usual lengths of its updates.
 
-    def __init__(self, names: Sequence[str], ratio: float) -> None:
-        self.names = list(names)
-        self.ratio = ratio  # 0: nothing is refused
-        self._recent = np.zeros((len(names), REMEMBERED))  # 0: not used yet
-        self._largest = np.zeros(len(names))  # of the medians so far
-        self._longest = np.zeros((NAMED, 5))  # round, client, name, length, times the usual
+    With central differential privacy, updates are clipped instead, and `lengths` is None.
+    """
 
-    def measure(self, updates: Sequence[Update], x: NDArray[Any]) -> Measured:
-        """Measure a round's updates; none of them counts yet."""
-        lengths = np.array([[_length(update[name]) for name in self.names] for update in updates])
-        lengths = lengths.reshape(len(updates), len(self.names))
-        floor = FLOOR * max(_length(x), 1.0)
-        usual = [max(floor, self._usual(place, column)) for place, column in enumerate(lengths.T)]
-        return Measured([update.client for update in updates], lengths, np.array(usual))
+    def __init__(
+        self,
+        config: RunConfig,
+        names: tuple[str, ...],
+        layout: Layout,
+        ledger: StateLedger,
+        lengths: UpdateLengths | None,
+    ) -> None:
+        self.config, self.names, self.layout = config, names, layout
+        self.ledger, self.lengths = ledger, lengths
+        self._measured: Measured | None = None  # the updates of the attempt under way
+        self._all_too_long = False  # each update of every attempt at this round
 
-    def _usual(self, place: int, lengths: Lengths) -> float:
-        if self._seen(place, lengths) < FEWEST:
-            return float(lengths.max(initial=0.0))  # nothing to compare with
-        alone = _median(lengths) if (lengths > 0).sum() >= FEWEST else 0.0
-        return max(float(self._largest[place]), self._median(place, lengths), alone)
+    def begin(self, attempt: int) -> None:
+        """Begin an attempt at a round."""
+        self._all_too_long = self._all_too_long or attempt == 0
 
-    def refused(self, measured: Measured) -> dict[int, str]:
-        """Return the clients whose updates are too long, each with the reason."""
-        if not self.ratio:
-            return {}
-        return {
-            measured.clients[row]: (
-                f"its '{self.names[place]}' has the length {measured.lengths[row, place]:.3g}, which is more than "
-                f"max-update-ratio = {self.ratio:g} times the usual {measured.usual[place]:.3g}"
-            )
-            for row, place in np.argwhere(measured.lengths > self.ratio * measured.usual)
-        }
+    def admit(self, updates: Sequence[Update], x: Vector) -> tuple[list[Update], list[Refusal]]:
+        """Return the updates that may be used, in the order of client ids, and why the others may not."""
+        bounded = [self._bounded(update) for update in updates]
+        refusals = [one for one in bounded if isinstance(one, Refusal)]
+        within = sorted(
+            (one for one in bounded if isinstance(one, Update)), key=lambda update: update.client
+        )
+        too_long: list[Refusal] = []
+        if self.lengths:
+            self._measured = self.lengths.measure(within, x)
+            too_long = self.lengths.refused(self._measured)
+        self._all_too_long &= len(within) == len(too_long) > 0
+        refused = {refusal.client for refusal in too_long}
+        return [u for u in within if u.client not in refused], refusals + too_long
 
-    def accept(self, measured: Measured, clients: Sequence[int], round_: int) -> None:
-        """Count the updates of the clients that a round uses."""
-        chosen = set(clients)
-        used = [place for place, client in enumerate(measured.clients) if client in chosen]
-        lengths = measured.lengths[used]
-        medians = [self._median(place, column) for place, column in enumerate(lengths.T)]
-        self._largest = np.maximum(self._largest, medians)
-        recent = [
-            np.concatenate([before, _sample(column)])[-REMEMBERED:]
-            for before, column in zip(self._recent, lengths.T, strict=True)
-        ]
-        self._recent = np.array(recent).reshape(self._recent.shape)
-        rows = [
-            (round_, measured.clients[index], place, lengths[row, place], excess)
-            for row, index in enumerate(used)
-            for place, excess in enumerate(lengths[row] / measured.usual)
-            if excess > 0
-        ]
-        both = np.concatenate([self._longest, np.array(rows).reshape(-1, 5)])
-        self._longest = both[np.argsort(-both[:, 4], kind="stable")[:NAMED]]
+    def accept(self, updates: Sequence[Update], round_: int) -> None:
+        """Count the lengths of updates that the round uses."""
+        if self.lengths and self._measured:
+            self.lengths.accept(self._measured, [update.client for update in updates], round_)
 
-    def _median(self, place: int, lengths: Lengths) -> float:
-        """Return the median over some lengths and the remembered ones; 0 if there are too few."""
-        if self._seen(place, lengths) < FEWEST:
-            return 0.0
-        return _median(np.concatenate([self._recent[place], lengths]))
+    def _bounded(self, update: Update) -> Update | Refusal:
+        """Return an update within the limits of the config, or why it is refused."""
 
-    def _seen(self, place: int, lengths: Lengths) -> int:
-        """Return how many lengths there are to compare with, these included."""
-        return int((self._recent[place] > 0).sum() + (lengths > 0).sum())
+        def refusal(reason: Reason, text: str) -> Refusal:
+            return Refusal(update.client, reason, text)
+
+        if self.ledger.has_lost_too_often(update):
+            text = f"it has lost its state more than {MOST_LOSSES} times"
+            return refusal(Reason.NOT_CREDIBLE, text)
+        most = self.config.max_examples
+        if most and update.num_examples > most:
+            text = f"it claims more examples than max-examples = {most}"
+            return refusal(Reason.NOT_CREDIBLE, text)
+        if any((update["buffers"][a:b] < 0).any() for a, b in self.layout.variances):
+            return refusal(Reason.NOT_CREDIBLE, "a variance among its buffers is negative")
+        if not (limit := self.config.max_update_norm):
+            return update
+        arrays = dict(update.arrays)
+        for name in self.names:
+            length = float(np.linalg.norm(arrays[name].astype(np.float64)))
+            if length <= limit:
+                continue
+            if self.config.too_long == "reject":
+                text = f"'{name}' is longer than max-update-norm = {limit:g}"
+                return refusal(Reason.TOO_LONG, text)
+            arrays[name] = (arrays[name] * (limit / length)).astype(arrays[name].dtype)
+        return replace(update, arrays=arrays)
 
     def divergence(self, text: str) -> DivergedError:
-        """Return the error that ends a diverging run; it names the updates that stood out most."""
-        told = [
-            f"client {client:.0f} in round {round_:.0f} ('{self.names[int(place)]}': {length:.3g}, "
-            f"{excess:.3g} times the usual)"
-            for round_, client, place, length, excess in self._longest
-            if round_
-        ]
-        longest = f" The longest updates that were used: {', '.join(told)}." if told else ""
-        round_, *_, excess = self._longest[0]
-        return DivergedError(text + longest, since=int(round_) if excess >= STANDS_OUT else 0)
+        """Return the error that ends a diverging run."""
+        return self.lengths.divergence(text) if self.lengths else DivergedError(text)
 
-    def saved(self) -> Arrays:
-        """Return the lengths so far, for a checkpoint."""
-        return {"recent": self._recent, "largest": self._largest, "longest": self._longest}
-
-    def restore(self, saved: Arrays) -> None:
-        """Restore what `saved` returned; an old checkpoint has nothing of it, and lengths count from there on."""
-        own = self.saved()
-        shapes = {name: array.shape for name, array in saved.items()}
-        if saved and shapes != {name: array.shape for name, array in own.items()}:
-            raise ValueError(f"its lengths of updates are {shapes}")
-        if saved:
-            self._recent, self._largest = saved["recent"], saved["largest"]
-            self._longest = saved["longest"]
-
-    def __eq__(self, other: object) -> bool:
-        """Tell whether the same lengths were seen."""
-        if not isinstance(other, Admission):
-            return NotImplemented
-        mine, theirs = self.saved(), other.saved()
-        return all(np.array_equal(mine[name], theirs[name]) for name in mine)
-
-    __hash__ = None  # type: ignore[assignment]
+    def too_few_updates(self, round_: int, least: int) -> RunError:
+        """Return the error that ends a run after the last attempt at a round with fewer than `least` updates."""
+        times = self.config.round_retries + 1
+        if self._all_too_long:
+            return self.divergence(
+                f"Every update of round {round_} was more than max-update-ratio = {self.config.max_update_ratio:g} "
+                f"times as long as usual, {times} times: lower lr, or raise max-update-ratio."
+            )
+        return RunError(
+            f"Round {round_} had fewer than min-clients = {least} updates "
+            f"{times} times: see above why clients failed."
+        )
 
 
-def _length(vector: NDArray[Any]) -> float:
-    """Return the Euclidean norm; what has been checked to be moderate does not overflow."""
-    return math.sqrt(float(np.dot(vector, vector)))
-
-
-def _median(lengths: Lengths) -> float:
-    """Return the lower median of the lengths that are not 0; 0 if there are none."""
-    ordered = np.sort(lengths[lengths > 0])
-    return float(ordered[(len(ordered) - 1) // 2]) if len(ordered) else 0.0
-
-
-def _sample(lengths: Lengths) -> Lengths:
-    """Return at most SAMPLE of the lengths that are not 0, evenly spaced in their order."""
-    ordered = np.sort(lengths[lengths > 0])
-    if len(ordered) <= SAMPLE:
-        return ordered
-    return np.asarray(ordered[np.linspace(0, len(ordered) - 1, SAMPLE).round().astype(int)])
+def all_diverged(refusals: Collection[Refusal]) -> bool:
+    """Return whether every update was lost to numbers out of bounds, and at least one was not finite."""
+    reasons = {refusal.reason for refusal in refusals}
+    return Reason.NOT_FINITE in reasons <= {Reason.NOT_FINITE, Reason.UNUSUALLY_LONG}

@@ -32,10 +32,11 @@ from fedapp.files import (
     remove_leftovers,
     save_arrays,
 )
+from fedapp.ledger import accepted_states
 from fedapp.observers import Observer
 from fedapp.rounds_file import Record
 from fedapp.state import DirectoryStore, StateError
-from fedapp.strategy import FederatedStrategy, accepted_states
+from fedapp.strategy import FederatedStrategy
 from fedapp.wire import Arrays
 
 log = logging.getLogger("flwr")
@@ -79,7 +80,7 @@ class Checkpoints:
         """Return the files, the newest first."""
         return checkpoint_paths(self.directory)
 
-    def write(self, round_: int, strategy: FederatedStrategy, rounds: str = "") -> None:
+    def write(self, round_: int, strategy: FederatedStrategy[Any], rounds: str = "") -> None:
         """Save the state after a round; a disk that is full costs this checkpoint and nothing else."""
         path = self._path(round_)
         saved = strategy.saved()
@@ -87,7 +88,7 @@ class Checkpoints:
         try:
             self.directory.mkdir(exist_ok=True)
             saved[HERE] = self._sync_states(saved)
-            strategy.deliveries.sync()
+            strategy.ledger.deliveries.sync()
             save_arrays(path, saved | {ROUNDS: copy}, self._about(round_))
             fsync(self.directory.parent)
         except (OSError, SafetensorError) as error:
@@ -96,9 +97,11 @@ class Checkpoints:
         for old in self.paths()[KEPT:]:
             old.unlink()
         remove_leftovers(self.directory)
-        strategy.checkpointed(saved)
+        strategy.ledger.checkpointed(saved)
 
-    def restore(self, strategy: FederatedStrategy, diverged_since: int | None = None) -> Restored:
+    def restore(
+        self, strategy: FederatedStrategy[Any], diverged_since: int | None = None
+    ) -> Restored:
         """Restore the newest checkpoint that is whole and fits.
 
         After a divergence it must be from before the round that caused it, or, if that is not known, older than the
@@ -117,11 +120,11 @@ class Checkpoints:
             )
         self._set_aside({*self.paths()} - {self._path(r.round) for r, _ in usable})
         for _, arrays in reversed(usable):  # clients keep what the older one would ask for, too
-            strategy.checkpointed(arrays)
+            strategy.ledger.checkpointed(arrays)
         return usable[0][0] if usable else Restored()
 
     def _usable(
-        self, strategy: FederatedStrategy, suspect: float, check_states: bool
+        self, strategy: FederatedStrategy[Any], suspect: float, check_states: bool
     ) -> tuple[list[tuple[Restored, Arrays]], list[str]]:
         """Restore the newest checkpoint that can be used; return all of these, and why others are damaged."""
         usable: list[tuple[Restored, Arrays]] = []
@@ -218,7 +221,7 @@ class CheckpointWriter(Observer):
     def __init__(
         self,
         checkpoints: Checkpoints,
-        strategy: FederatedStrategy,
+        strategy: FederatedStrategy[Any],
         every: int,
         rounds_text: Callable[[], str],
     ) -> None:

@@ -80,12 +80,12 @@ def run(
 @app.command()
 def algorithms() -> None:
     """List the algorithms, and the keys that each reads with their defaults."""
-    from fedapp.registry import ALGORITHMS, keys_of
+    from fedapp.registry import ALGORITHMS
 
     width = max(map(len, ALGORITHMS)) + 2
     for algorithm in ALGORITHMS.values():
         typer.echo(f"{algorithm.name:{width}}{algorithm.summary}")
-        keys = [f"{key} = {value}" for key, value in keys_of(algorithm).items()]
+        keys = [f"{key} = {value}" for key, value in algorithm.keys().items()]
         typer.echo(" " * width + ", ".join(keys or ["no keys of its own"]))
 
 

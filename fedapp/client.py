@@ -15,6 +15,7 @@ from fedapp.config import RunConfig
 from fedapp.privacy import node_privacy
 from fedapp.problems.problem import Loss, NetworkObjective, Objective
 from fedapp.randomness import generator
+from fedapp.tables import Table
 from fedapp.uplink import Uplink
 from fedapp.wire import Arrays, Update
 
@@ -38,10 +39,11 @@ class Client(NumPyClient):
         state: State,
         compressor: Compressor | None = None,
         round_: int = 1,
+        options: Table | None = None,
     ) -> None:
         self.objective = objective
         self.config = config
-        self.options = config.options
+        self.options: Any = options
         self.client = client
         self.state = state  # what `update` leaves here is there in the client's next round
         self.privacy = node_privacy(config)

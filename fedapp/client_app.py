@@ -11,16 +11,18 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedapp import wire
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.algorithm import Algorithm
+from fedapp.config import RunConfig
 from fedapp.data import ImageFacts, Shard
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory
 from fedapp.hosting import hosted_clients
+from fedapp.parsing import parse_run_config
 from fedapp.privacy import budget, node_privacy
 from fedapp.problems import make_problem
 from fedapp.problems.problem import Problem
 from fedapp.refusals import Reason, Refusal
-from fedapp.registry import Algorithm, find_algorithm, find_compressor, keeps_state
+from fedapp.registry import find_algorithm, find_compressor, keeps_state
 from fedapp.state import (
     CLIENT_STATE,
     NO_DIGEST,
@@ -29,6 +31,7 @@ from fedapp.state import (
     StateError,
     StateStore,
 )
+from fedapp.tables import Value
 from fedapp.wire import Arrays, Invitation, Report, Update
 
 log = logging.getLogger("flwr")
@@ -45,7 +48,7 @@ def query(message: Message, context: Context) -> Message:
         config = _config(context)
         budget.limits_of(context.node_config)
         hosted = hosted_clients(context.node_config, config.num_clients)
-        sent = ", ".join((*find_algorithm(config).client.sends, "buffers"))
+        sent = ", ".join((*find_algorithm(config.algorithm).client.sends, "buffers"))
         beside = node_privacy(config).sent_beside
         log.info("%d clients here will send %s, %s; never raw data", len(hosted), sent, beside)
         report = Report(list(hosted))
@@ -88,7 +91,7 @@ def train(message: Message, context: Context) -> Message:
     try:
         config = _config(context)
         budget.limits_of(context.node_config).demand(config)
-        algorithm = find_algorithm(config)
+        algorithm = find_algorithm(config.algorithm)
         hosted = hosted_clients(context.node_config, config.num_clients)
         problem = make_problem(config, _shard(context, hosted, invitation.facts))
         store = _store(config, context, invitation)
@@ -180,7 +183,10 @@ def _train_client(
     device = objective.buffers.device
     state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}
     compressor = find_compressor(config, problem.layout.tensors)
-    trainee = algorithm.client(objective, config, client, state, compressor, invitation.round)
+    options = config.table(algorithm.options)
+    trainee = algorithm.client(
+        objective, config, client, state, compressor, invitation.round, options
+    )
     received = invitation.shared | invitation.per_client.get(client, {})
     buffers = received.pop("buffers")
     update = trainee.train(received, buffers)

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import typer
 from flwr.common.config import flatten_dict, parse_config_args
 
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.keys import Key, declared_keys
+from fedapp.tables import Value
 
 _ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits them
 
@@ -70,6 +71,8 @@ def absolute_paths(values: dict[str, Value]) -> dict[str, Value]:
 
 def read_config(presets: Sequence[Path], assignments: Sequence[str]) -> RunConfig:
     """Return the run config that preset files and assignments give."""
+    from fedapp.parsing import parse_run_config  # slow to import: torch comes with it
+
     return parse_run_config(absolute_paths(read_overrides(presets, assignments)))
 
 
@@ -90,7 +93,9 @@ def complete_preset(incomplete: str) -> list[str]:
 
 
 def _declared_keys() -> list[Key]:
-    return list(declared_keys(type(parse_run_config({}))))
+    from fedapp.parsing import config_type
+
+    return list(declared_keys(config_type()))
 
 
 def complete_key(incomplete: str) -> list[str]:

@@ -1,24 +1,18 @@
-"""The run config: every key with its type, default and bounds, validated in one place.
+"""The keys of every run, each with its type, default, bounds and description.
 
-`pyproject.toml` declares the same keys and defaults, because Flower refuses a key that is
-not declared there; a test keeps the two equal. Keys are kebab-case outside and snake_case
-here; an algorithm's own keys are a table of its name.
+The tables of algorithms, compressors and problems are declared beside these; `fedapp/parsing.py` puts them together.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from flwr.common.config import flatten_dict, unflatten_dict
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from flwr.common.config import flatten_dict
+from pydantic import Field, field_validator, model_validator
 
-from fedapp.errors import ConfigError
-from fedapp.keys import declared_keys
-from fedapp.names import did_you_mean, is_file_name
-
-Value = bool | int | float | str
+from fedapp.names import is_file_name
+from fedapp.tables import T, Table, Value
 
 
 @dataclass(frozen=True)
@@ -45,17 +39,6 @@ class LocalWork:
         return self.steps * self.batch(num_examples)
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        alias_generator=lambda name: name.replace("_", "-"),
-        validate_by_name=True,
-    )
-
-
 def _full_path(path: str | bool) -> str | bool:
     if isinstance(path, str) and path and not Path(path).expanduser().is_absolute():
         raise ValueError(
@@ -75,189 +58,45 @@ def _partitions(text: str) -> dict[int, int]:
     return partitions
 
 
-class FedProxKeys(_Table):
-    """FedProx."""
-
-    mu: float = Field(0.01, ge=0, description="weight of the proximal term mu (y - x)")
-
-
-class FedAvgMKeys(_Table):
-    """FedAvg with server momentum."""
-
-    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
-
-
-class FedProxMKeys(FedProxKeys, FedAvgMKeys):
-    """FedProx with server momentum."""
-
-
-class FedAdamKeys(_Table):
-    """FedAdam, in the notation of Reddi et al."""
-
-    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
-    beta2: float = Field(0.99, ge=0, lt=1, description="decay of the second moment")
-    eps: float = Field(1e-3, gt=0, description="added to the root of the second moment")
-
-
-class MifamKeys(_Table):
-    """MIFA with server momentum."""
-
-    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
-
-
-class ScaffoldKeys(_Table):
-    """SCAFFOLD."""
-
-    option: Literal[1, 2] = Field(2, description="how a client renews its control variate")
-
-
-class FedCetKeys(_Table):
-    """FedCET."""
-
-    c: float = Field(0.0, description="gain of the exchange; 0: 0.9 of its bound")
-    on_failure: Literal["end", "skip"] = Field(
-        "end", description="a client gives no update: end the run, or repeat the round"
-    )
-
-
-class FedDynKeys(_Table):
-    """FedDyn."""
-
-    alpha: float = Field(0.1, gt=0, description="weight of the proximal term")
-
-
-class FedDcKeys(_Table):
-    """FedDC."""
-
-    alpha: float = Field(0.1, ge=0, description="weight of the drift term")
-
-
-class MimeLiteKeys(_Table):
-    """MimeLite with the momentum of SGD."""
-
-    beta: float = Field(0.9, ge=0, lt=1, description="momentum")
-
-
-class FedComGateKeys(_Table):
-    """FedCOMGATE."""
-
-    memory: Literal["none", "local", "paper"] = Field(
-        "none", description="what compression left out is kept and sent later"
-    )
-
-
-class MoonKeys(_Table):
-    """MOON."""
-
-    mu: float = Field(1.0, ge=0, description="weight of the contrastive loss")
-    temperature: float = Field(0.5, gt=0, description="T of the contrastive loss")
-
-
-class MoonMKeys(MoonKeys, FedAvgMKeys):
-    """MOON with server momentum."""
-
-
-class FedMlbKeys(_Table):
-    """FedMLB."""
-
-    lambda1: float = Field(1.0, ge=0, description="weight of the paths' cross-entropy")
-    lambda2: float = Field(1.0, ge=0, description="weight of the paths' divergence")
-    temperature: float = Field(1.0, gt=0, description="T of the divergence")
-
-
-class FedMlbMKeys(FedMlbKeys, FedAvgMKeys):
-    """FedMLB with server momentum."""
-
-
-class GradMaKeys(_Table):
-    """GradMA, GradMA-W and GradMA-S."""
-
-    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
-    beta2: float = Field(0.5, ge=0, lt=1, description="how much of the memory stays each round")
-    memory_size: int = Field(0, ge=0, description="clients in the memory; 0: 100, or all if fewer")
-    scope: Literal["layer", "model"] = Field("layer", description="what is projected at once")
-
-
-class FedBcgdKeys(_Table):
-    """FedBCGD and FedBCGD+."""
-
-    blocks: int = Field(
-        5, ge=1, description="into which the model is divided, beside the shared one"
-    )
-    momentum: float = Field(0.5, ge=0, lt=1, description="lambda, of the server's step")
-    control: Literal["consistent", "printed"] = Field(
-        "consistent", description="which of its control variate a client renews (fedbcgd-plus)"
-    )
-
-
-class DianaKeys(_Table):
-    """DIANA."""
-
-    alpha: float = Field(0.0, ge=0, le=1, description="step of the shifts h; 0: 1/(1 + q)")
-
-
-class VrDianaKeys(DianaKeys):
-    """VR-DIANA."""
-
-    probability: float = Field(
-        0.0, ge=0, le=1, description="of a new snapshot; 0: 1/(batches of the client)"
-    )
-
-
-class QsgdKeys(_Table):
-    """The compressor qsgd."""
-
-    levels: int = Field(16, ge=1, le=32767, description="s: levels of a number's size")
-    norm: Literal["l2", "max"] = Field("l2", description="what sizes are measured by")
-    bucket: int = Field(0, ge=0, le=1 << 40, description="numbers that share a norm; 0: all")
-
-
-class UniformKeys(_Table):
-    """The compressor uniform."""
-
-    bits: int = Field(8, ge=1, le=16, description="bits of a number")
-    rounding: Literal["stochastic", "nearest"] = Field("stochastic", description="to a level")
-    scope: Literal["tensor", "vector"] = Field("tensor", description="what shares a scale")
-    zero_point_noise: int = Field(0, ge=0, description="R: the zero point is off by up to R")
-
-
-class TopKKeys(_Table):
-    """The compressor topk."""
-
-    ratio: float = Field(0.1, gt=0, le=1, description="part of the numbers that is sent")
-    values: Literal["none", "float16", "qsgd", "uniform"] = Field(
-        "none", description="what compresses these"
-    )
-
-
-class RandKKeys(TopKKeys):
-    """The compressor randk."""
-
-
-class QuadraticKeys(_Table):
+class QuadraticKeys(Table):
     """The quadratic problem, `dataset = "quadratic"`."""
 
     dim: int = Field(30, ge=1, description="number of coordinates")
     condition: float = Field(10.0, ge=1, description="condition number of every client's Hessian")
     heterogeneity: float = Field(1.0, ge=0, description="spread of the clients' own optima")
     noise: float = Field(0.0, ge=0, description="standard deviation of the gradient noise")
-    hessians: Literal["own", "shared"] = Field("own", description="each client's, or the same")
-    flat: int = Field(0, ge=0, description="directions in which no client's quadratic changes")
+    hessians: Literal["own", "shared"] = Field(
+        "own", description='"own": every client\'s differs; "shared": all have the same'
+    )
+    flat: int = Field(
+        0,
+        ge=0,
+        description="directions in which no client's quadratic changes: still PL, no longer strongly convex",
+    )
 
 
-class ErmKeys(_Table):
+class ErmKeys(Table):
     """The binary problems, `model = "logistic"` and `"sigmoid-erm"`."""
 
-    positive: int = Field(0, ge=0, description="the class that is told from others")
+    positive: int = Field(
+        0,
+        ge=0,
+        description='of model = "logistic" and "sigmoid-erm": the class that is separated from others',
+    )
     negative: int = Field(-1, ge=-1, description="the other class; -1: all the rest")
-    regularization: float = Field(1e-4, gt=0, description="lambda over the smoothness L")
+    regularization: float = Field(1e-4, gt=0, description="lambda over the smoothness constant L")
 
 
-class VitKeys(_Table):
+class VitKeys(Table):
     """The model vit-base."""
 
-    image_size: int = Field(224, ge=16, description="side to which images are resized")
-    weights: str = Field("", description="a file of torchvision's vit_b_16 weights, or imagenet")
+    image_size: int = Field(
+        224, ge=16, description='side, a multiple of 16, to which model = "vit-base" resizes images'
+    )
+    weights: str = Field(
+        "",
+        description='where it starts: a file (.safetensors or .pth) of torchvision\'s vit_b_16, "imagenet" (fetched), or empty: random',
+    )
 
     @field_validator("weights")
     @classmethod
@@ -265,15 +104,35 @@ class VitKeys(_Table):
         return path if path == "imagenet" else str(_full_path(path))
 
 
-class DpKeys(_Table):
+class DpKeys(Table):
     """Differential privacy of whole clients."""
 
-    clip: float = Field(0.0, ge=0, description="largest norm of an update; 0: no privacy")
-    noise_multiplier: float = Field(1.0, ge=0, description="z: noise on the sum over clip")
-    where: Literal["server", "client"] = Field("server", description="who clips and adds noise")
-    delta: float = Field(1e-5, gt=0, lt=1, description="of (epsilon, delta)")
-    noise_from: Literal["system", "seed"] = Field("system", description="seed: for research only")
-    max_epsilon: float = Field(0.0, ge=0, description="the run ends before it costs more; 0: none")
+    clip: float = Field(
+        0.0,
+        ge=0,
+        description="differential privacy: largest Euclidean norm of what a client contributes; 0: none",
+    )
+    noise_multiplier: float = Field(
+        1.0,
+        ge=0,
+        description="z: standard deviation of the noise on the sum of a round's updates, over clip",
+    )
+    where: Literal["server", "client"] = Field(
+        "server",
+        description='who clips and adds noise: the "server", to the mean; or each "client", before it sends',
+    )
+    delta: float = Field(
+        1e-5, gt=0, lt=1, description="of (epsilon, delta); well below 1/num-clients"
+    )
+    noise_from: Literal["system", "seed"] = Field(
+        "system",
+        description='the operating system\'s entropy, and cohorts too; or "seed": reproducible, and protects nobody',
+    )
+    max_epsilon: float = Field(
+        0.0,
+        ge=0,
+        description="the run ends before a round that would cost more than this in all; 0: no limit",
+    )
 
     @property
     def central(self) -> bool:
@@ -286,15 +145,17 @@ class DpKeys(_Table):
         return self.clip > 0 and self.where == "client"
 
 
-class TimeKeys(_Table):
+class TimeKeys(Table):
     """The simulated clock (FedPAQ, section 5)."""
 
     comm_comp_ratio: float = Field(
-        100.0, ge=0, description="time to send a model over time to train on one sample"
+        100.0,
+        ge=0,
+        description="simulated clock: time to send a model over time to train on one sample",
     )
 
 
-class RunConfig(_Table):
+class RunConfig(Table):
     """Everything that decides what a run computes and where it leaves it."""
 
     algorithm: str = Field("fedavg", description="see `fedapp algorithms`")
@@ -303,105 +164,174 @@ class RunConfig(_Table):
     clients_per_round: int = Field(5, ge=1, description="clients sampled for each round")
 
     local_steps: int = Field(5, ge=1, description="mini-batch steps of a client in a round")
-    local_epochs: int = Field(0, ge=0, description="if > 0, passes over the data instead")
+    local_epochs: int = Field(
+        0, ge=0, description="if > 0, passes over the client's data instead of local-steps"
+    )
     batch_size: int = Field(32, ge=0, description="0: all of the client's data")
     lr: float = Field(0.2, gt=0, description="local step size")
     lr_schedule: Literal["constant", "exponential", "inverse", "inverse-sqrt"] = Field(
-        "constant", description="how lr changes from round to round"
+        "constant",
+        description='in round k + 1: "constant"; "exponential": lr * lr-decay^k; "inverse": lr / (k tau + 1); "inverse-sqrt": lr / sqrt(num-rounds tau)',
     )
     lr_decay: float = Field(0.998, gt=0, le=1, description="see lr-schedule")
-    weight_decay: float = Field(0.0, ge=0, description="added to every local gradient")
-    server_lr: float = Field(0.0, ge=0, description="0: the algorithm's own default")
+    weight_decay: float = Field(
+        0.0, ge=0, description="added, times the model, to every local gradient"
+    )
+    server_lr: float = Field(
+        0.0,
+        ge=0,
+        description="server step size; 0: the algorithm's own default (1.0; fedadam 0.02)",
+    )
     weighting: Literal["uniform", "examples"] = Field(
-        "uniform", description="how updates are averaged"
+        "uniform",
+        description='mean of the updates: "uniform", or "examples": by the client\'s data',
     )
     aggregation: Literal[
         "mean", "median", "trimmed-mean", "multi-krum", "geometric-median", "centered-clipping"
-    ] = Field("mean", description="how updates become one: see docs/robustness.md")
-    mixing: Literal["none", "nnm"] = Field("none", description="of the updates, before that")
+    ] = Field(
+        "mean",
+        description='of the updates: "mean"; against a few hostile clients "median" or "trimmed-mean", number by number, "multi-krum", "geometric-median", "centered-clipping": see docs/robustness.md',
+    )
+    mixing: Literal["none", "nnm"] = Field(
+        "none",
+        description='"nnm": before that, every update becomes the mean of its nearest ones; for clients whose data differ',
+    )
     hostile: float = Field(
-        0.0, ge=0, lt=0.5, description="share of clients assumed hostile; 0: not said"
+        0.0,
+        ge=0,
+        lt=0.5,
+        description="share of clients assumed hostile, below 0.5: multi-krum and nnm need it, other rules are checked against it; 0: not said",
     )
-    trim: float = Field(0.1, ge=0, lt=0.5, description="share left out at each end (trimmed-mean)")
+    trim: float = Field(
+        0.1,
+        ge=0,
+        lt=0.5,
+        description="trimmed-mean: the share of clients left out at each end; below the share of hostile clients it protects nobody",
+    )
     clip_radius: float = Field(
-        0.0, ge=0, description="tau of centered-clipping; 0: the median distance from the centre"
+        0.0,
+        ge=0,
+        description="centered-clipping: largest distance of an update from the last aggregate; 0: the median of these distances",
     )
-    max_examples: int = Field(0, ge=0, description="that a client may claim; 0: no limit")
-    max_update_norm: float = Field(0.0, ge=0, description="of a vector that is sent; 0: no limit")
+    max_examples: int = Field(
+        0, ge=0, description="a client that claims more examples than this has failed; 0: no limit"
+    )
+    max_update_norm: float = Field(
+        0.0,
+        ge=0,
+        description="largest Euclidean norm of a vector that a client sends (statistics such as BatchNorm's then go by their median); 0: no limit",
+    )
     too_long: Literal["reject", "clip"] = Field(
-        "reject", description="what becomes of an update above max-update-norm"
+        "reject",
+        description='an update above it: "reject" it, as a failed client, or "clip" it to that length',
     )
     max_update_ratio: float = Field(
-        1000.0, ge=0, description="of an update's length to the usual one; 0: no limit"
+        1000.0,
+        ge=0,
+        description="an update longer than this times the usual length (a running median; see fedapp/lengths.py) is a failed client; 0: no limit",
     )
-    compressor: Literal["", "none", "float16", "qsgd", "uniform", "topk", "randk"] = Field(
-        "", description="of what clients send; empty: the algorithm's own"
+    compressor: str = Field(
+        "",
+        description='of what clients send: "none", "float16", "qsgd", "uniform", "topk", "randk"; empty: the algorithm\'s own (see `fedapp algorithms`)',
     )
-    error_feedback: bool = Field(False, description="add what compression lost to the next update")
+    error_feedback: bool = Field(
+        False, description="clients add what compression lost to their next update"
+    )
     seed: int = Field(0, ge=0, description="of everything random")
 
-    dataset: str = Field("digits", description="digits, quadratic, or an image data set")
-    data_dir: str = Field("", description="directory that holds <dataset>/train-*.parquet")
-    train_samples: int = Field(0, ge=0, description="so many of them, at random; 0: all")
+    dataset: str = Field(
+        "digits",
+        description='"digits" (embedded), "quadratic", or mnist, fashion_mnist, cifar10, cifar100, tiny-imagenet, femnist, emnist',
+    )
+    data_dir: str = Field(
+        "",
+        description="full path of a directory that holds <dataset>/train-*.parquet and test-*.parquet; empty: the Hugging Face hub",
+    )
+    train_samples: int = Field(
+        0, ge=0, description="if > 0, only this many of the training samples, chosen at random"
+    )
     partition: Literal["iid", "dirichlet", "classes", "writer"] = Field(
-        "classes", description="who holds which samples"
+        "classes", description='who holds which samples: "iid", "dirichlet", "classes", "writer"'
     )
-    partition_alpha: float = Field(0.5, gt=0, description="of the Dirichlet partition")
+    partition_alpha: float = Field(
+        0.5, gt=0, description="concentration of the Dirichlet partition: smaller is more uneven"
+    )
     classes_per_client: int = Field(2, ge=1, description="of the classes partition")
-    model: str = Field("mlp-200", description="a network's name, logistic or sigmoid-erm")
-    norm: Literal["batch", "group"] = Field("batch", description="normalisation in resnet20")
-    dtype: Literal["float32", "float64"] = Field("float32", description="of all numbers")
-    device: str = Field("cpu", description="cpu, cuda or cuda:<n>, for training and evaluation")
-
-    eval_every: int = Field(1, ge=1, description="evaluate after every so many rounds")
-    eval_train: bool = Field(False, description="evaluate on the clients' samples too")
-    target_accuracy: float = Field(0.0, ge=0, le=1, description="stop there; 0: never")
-    results_dir: str = Field("", description="empty: fedapp-results in the home directory")
-    run_name: str = Field("", description="empty: made from algorithm, data set and time")
-    tensorboard: bool = Field(False, description="log to TensorBoard too")
-    state_dir: str = Field("", description="where clients keep state; empty: with the node")
-    on_lost_state: Literal["go-on", "reset"] = Field(
-        "go-on", description="a client has lost its state: go on, or start all states afresh"
+    model: str = Field(
+        "mlp-200",
+        description='"logreg", "mlp-<width>-<width>-...", "lenet5", "vgg11", "vgg19", "resnet18", "resnet20", "vit-base"; two classes: "logistic", "sigmoid-erm"',
     )
-    checkpoint_every: int = Field(0, ge=0, description="rounds between checkpoints; 0: none")
+    norm: Literal["batch", "group"] = Field(
+        "batch", description='normalisation in resnet18 and resnet20: "batch" or "group"'
+    )
+    dtype: Literal["float32", "float64"] = Field(
+        "float32",
+        description='of models, gradients and what is sent uncompressed: "float32" or "float64"',
+    )
+    device: str = Field(
+        "cpu", description='"cpu", "cuda" or "cuda:<n>": where training and evaluation compute'
+    )
+
+    eval_every: int = Field(
+        1, ge=1, description="rounds between evaluations; the last round is always evaluated"
+    )
+    eval_train: bool = Field(
+        False,
+        description="evaluate on all the clients' training samples too: the figure `objective`",
+    )
+    target_accuracy: float = Field(
+        0.0, ge=0, le=1, description="stop when the test accuracy reaches it; 0: run all rounds"
+    )
+    results_dir: str = Field(
+        "",
+        description="empty: fedapp-results in the home directory; a relative path is in the home directory too",
+    )
+    run_name: str = Field(
+        "",
+        description="directory of this run's results; empty: made from algorithm, data set and time",
+    )
+    tensorboard: bool = Field(
+        False,
+        description="log the figures for TensorBoard too, in the run's directory; needs the extra `tensorboard`",
+    )
+    state_dir: str = Field(
+        "",
+        description="directory for what clients remember between rounds; empty: kept with the node",
+    )
+    on_lost_state: Literal["go-on", "reset"] = Field(
+        "go-on",
+        description='a client no longer has what it remembered: "go-on": that client restarts without it, or "reset": all states restart, from the same model',
+    )
+    checkpoint_every: int = Field(
+        0, ge=0, description="rounds between checkpoints of the server's state; 0: no checkpoints"
+    )
     resume: bool | str = Field(
         False,
-        description="go on from the run's last checkpoint; or the path of a run to go on with",
+        description="true: continue from the last checkpoint of run-name, if there is one; or the full path of a run's directory",
     )
-    min_clients: int = Field(1, ge=1, description="a round with fewer updates is repeated")
-    round_retries: int = Field(3, ge=0, description="how often it is repeated")
-    round_timeout: float = Field(3600.0, ge=0, description="seconds to wait; 0: no limit")
+    min_clients: int = Field(
+        1, ge=1, description="a round with fewer updates than this is repeated with a fresh cohort"
+    )
+    round_retries: int = Field(
+        3, ge=0, description="how often a round is repeated before the run gives up"
+    )
+    round_timeout: float = Field(
+        3600.0, ge=0, description="seconds to wait for a round's answers; 0: no limit"
+    )
     node_timeout: float = Field(
-        600.0, ge=0, description="seconds to wait for nodes, if too few are there; 0: no limit"
+        600.0,
+        ge=0,
+        description="seconds to wait for nodes to connect or come back, while those there host fewer than min-clients; 0: no limit",
     )
     require_all_clients: Literal["auto", "yes", "no"] = Field(
-        "auto", description="whether round 1 needs a node for every client"
+        "auto",
+        description='a node for every client before round 1: "yes", or the run ends after node-timeout; "no": begin without the others after a minute; "auto": "yes" if a node has data of its own',
     )
-    node_partitions: str = Field("", description="<node-id>=<partition-id> ...; empty: any")
+    node_partitions: str = Field(
+        "",
+        description='which node hosts which partition, "<node-id>=<partition-id> ..."; other nodes are refused; empty: what nodes claim, as long as no two claim the same clients',
+    )
 
-    fedprox: FedProxKeys = FedProxKeys()
-    fedavgm: FedAvgMKeys = FedAvgMKeys()
-    fedproxm: FedProxMKeys = FedProxMKeys()
-    fedadam: FedAdamKeys = FedAdamKeys()
-    mifam: MifamKeys = MifamKeys()
-    scaffold: ScaffoldKeys = ScaffoldKeys()
-    fedcomgate: FedComGateKeys = FedComGateKeys()
-    fedcet: FedCetKeys = FedCetKeys()
-    feddyn: FedDynKeys = FedDynKeys()
-    feddc: FedDcKeys = FedDcKeys()
-    mimelite: MimeLiteKeys = MimeLiteKeys()
-    moon: MoonKeys = MoonKeys()
-    moonm: MoonMKeys = MoonMKeys()
-    fedmlb: FedMlbKeys = FedMlbKeys()
-    fedmlbm: FedMlbMKeys = FedMlbMKeys()
-    gradma: GradMaKeys = GradMaKeys()
-    fedbcgd: FedBcgdKeys = FedBcgdKeys()
-    diana: DianaKeys = DianaKeys()
-    vrdiana: VrDianaKeys = VrDianaKeys()
-    qsgd: QsgdKeys = QsgdKeys()
-    uniform: UniformKeys = UniformKeys()
-    topk: TopKKeys = TopKKeys()
-    randk: RandKKeys = RandKKeys()
     quadratic: QuadraticKeys = QuadraticKeys()
     erm: ErmKeys = ErmKeys()
     vit: VitKeys = VitKeys()
@@ -455,10 +385,11 @@ class RunConfig(_Table):
             )
         return self
 
-    @property
-    def options(self) -> Any:
-        """The algorithm's own keys, or None if it has none; a variant such as gradma-w shares gradma's."""
-        return getattr(self, self.algorithm.partition("-")[0], None)
+    def table(self, kind: type[T]) -> T:
+        """Return the table of a kind: an algorithm's options, a compressor's settings, a problem's keys."""
+        fields = type(self).model_fields
+        values = (getattr(self, name) for name in fields)
+        return next((value for value in values if type(value) is kind), kind())
 
     @property
     def partition_of(self) -> dict[int, int]:
@@ -484,30 +415,3 @@ class RunConfig(_Table):
     def flat(self) -> dict[str, Value]:
         """Return the config as Flower writes it: one level, kebab-case, dotted tables."""
         return dict(flatten_dict(self.model_dump(by_alias=True)))
-
-
-def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
-    """Validate a flat run config; whatever is wrong becomes one sentence."""
-    try:
-        return RunConfig.model_validate(unflatten_dict(dict(values)))
-    except ValidationError as invalid:
-        raise ConfigError(_sentence(invalid)) from None
-    except TypeError:  # one key is a value and a table at once
-        raise ConfigError("A config key is given both a value and keys of its own.") from None
-
-
-def _sentence(invalid: ValidationError) -> str:
-    problem = invalid.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in problem["loc"])
-    keys = {declared.path: declared for declared in declared_keys(RunConfig)}
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        near = did_you_mean(key, keys)
-        return f"There is no config key '{key}'{near}: `fedapp config` lists those there are."
-    if not key:  # a check over several keys names them itself
-        return f"{message}."
-    if problem["type"] == "model_type":
-        return f"{key} is a table of keys: set {key}.<key> instead."
-    message = message.removeprefix("Input ")
-    near = did_you_mean(str(problem["input"]), keys[key].names) if key in keys else ""
-    return f"{key} = {problem['input']!r} is not allowed{near}: it {message}."

@@ -10,12 +10,12 @@ from rich.table import Table
 
 from fedapp.attendance import Attendance
 from fedapp.config import RunConfig
-from fedapp.costs import human_bytes
 from fedapp.figures import FIGURES, Figure
 from fedapp.hosting import Hosting
 from fedapp.observers import Observer
 from fedapp.problems import kind_of
 from fedapp.rounds_file import Record
+from fedapp.traffic import human_bytes
 
 MOST_NODES = 50  # that are shown one by one
 MOST_CLIENTS = 5  # of a node

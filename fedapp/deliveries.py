@@ -37,18 +37,14 @@ FILE = re.compile(r"([0-9]+)\.safetensors")
 class Deliveries:
     """What each past round's clients still have to receive, by the round's tag."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None = None, run: str = "") -> None:
         self._held: dict[int, Arrays] = {}
         self._spilled: dict[int, int] = {}  # tag -> digest of its file
         self._loaded: dict[int, Arrays] = {}  # of the round under way
         self._unsynced: set[int] = set()
         self._kept: list[set[int]] = []  # tags of the files that the last two checkpoints name
-        self._directory: Path | None = None
-        self._run = ""
-
-    def spill_to(self, directory: Path, run: str) -> None:
-        """Say where files may be written; without a directory everything stays in memory."""
-        self._directory, self._run = directory, run
+        self._directory = directory  # None: everything stays in memory
+        self._run = run
 
     @property
     def tags(self) -> set[int]:

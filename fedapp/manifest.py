@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp import __version__
-from fedapp.config import RunConfig, Value
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.files import (
     DamagedFileError,
@@ -26,6 +26,7 @@ from fedapp.files import (
     unseal,
     write_text,
 )
+from fedapp.tables import Value
 
 log = logging.getLogger("flwr")
 
@@ -47,6 +48,13 @@ def run_path(config: RunConfig) -> Path:
     return results_dir(config) / config.run_name
 
 
+def with_defaults(config: dict[str, Value]) -> dict[str, Value]:
+    """Return a config with the defaults of the keys that it lacks."""
+    from fedapp.parsing import parse_run_config  # slow to import: torch comes with it
+
+    return parse_run_config({}).flat() | config
+
+
 @dataclass(frozen=True)
 class Manifest:
     """Which run a directory holds, and the config that it was last started with.
@@ -65,7 +73,7 @@ class Manifest:
     @property
     def full_config(self) -> dict[str, Value]:
         """The config with all keys: one that did not exist when the run started had, in effect, its default."""
-        return RunConfig().flat() | self.config
+        return with_defaults(self.config)
 
     def write(self, directory: Path) -> None:
         """Write `config.json`, all of it or nothing."""
@@ -154,7 +162,10 @@ def _is_left_by_start(path: Path) -> bool:
 
 def read_config(directory: Path) -> dict[str, Value]:
     """Read the config that a run was started with, with all keys."""
-    return read_manifest(directory).full_config
+    manifest = read_manifest(directory)
+    # Good enough to read results, and much faster.
+    complete = manifest.config.keys() >= RunConfig().flat().keys()
+    return manifest.config if complete else manifest.full_config
 
 
 def different(before: dict[str, Value], config: RunConfig, free: Collection[str]) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from fedapp.building import expected_bytes, make_strategy
 from fedapp.config import RunConfig
-from fedapp.costs import human_bytes
 from fedapp.problems import kind_of
-from fedapp.registry import make_strategy
+from fedapp.traffic import human_bytes
 
 COLUMNS = ["algorithm", "compressor", "data", "model", "parameters", "clients", "rounds"]
 
@@ -52,7 +52,7 @@ def _cost(config: RunConfig) -> tuple[tuple[str, ...], tuple[float, float]]:
         f"{config.clients_per_round} of {config.num_clients}",
         f"{config.num_rounds:,}",
     )
-    return what, strategy.expected_bytes()
+    return what, expected_bytes(strategy)
 
 
 def _range(values: Sequence[float]) -> str:

@@ -11,7 +11,8 @@ class Reason(Enum):
     FAILED = auto()  # the client or its node reports an error of its own
     MALFORMED = auto()  # the reply is not what was asked for
     NOT_FINITE = auto()  # a number is infinite, not a number, or too large to compute with
-    TOO_LONG = auto()  # longer than max-update-norm or max-update-ratio allow
+    TOO_LONG = auto()  # longer than max-update-norm
+    UNUSUALLY_LONG = auto()  # longer than max-update-ratio times the usual length
     NOT_CREDIBLE = auto()  # it claims something that cannot be, or must not be
 
 

@@ -24,10 +24,9 @@ log = logging.getLogger("flwr")
 
 def run_rounds(
     grid: Grid,
-    strategy: FederatedStrategy,
+    strategy: FederatedStrategy[Any],
     problem: Problem,
     config: RunConfig,
-    identity: str,
     done: int = 0,
     observers: Sequence[Observer] = (),
 ) -> Iterator[Record]:
@@ -40,7 +39,7 @@ def run_rounds(
         arrays = strategy.arrays()
         for round_ in range(done + 1, config.num_rounds + 1):
             started = time.perf_counter()
-            arrays, spent = _train(grid, strategy, config, identity, round_, arrays)
+            arrays, spent = _train(grid, strategy, config, round_, arrays)
             due = round_ % config.eval_every == 0 or round_ == config.num_rounds
             figures = problem.evaluate(strategy.x, strategy.buffers) if due else {}
             record: Record = dict.fromkeys(COLUMNS) | {"round": round_} | figures | spent
@@ -54,7 +53,7 @@ def run_rounds(
 
 
 def _meet_nodes(
-    grid: Grid, strategy: FederatedStrategy, config: RunConfig, observers: Sequence[Observer]
+    grid: Grid, strategy: FederatedStrategy[Any], config: RunConfig, observers: Sequence[Observer]
 ) -> None:
     """Wait until nodes host enough clients to start."""
     deployed = isinstance(grid, HttpGrid)
@@ -74,18 +73,16 @@ def _meet_nodes(
 
 def _train(
     grid: Grid,
-    strategy: FederatedStrategy,
+    strategy: FederatedStrategy[Any],
     config: RunConfig,
-    identity: str,
     round_: int,
     arrays: ArrayRecord,
 ) -> tuple[ArrayRecord, dict[str, Any]]:
     """Train in one round, in several attempts if need be; return what the next one broadcasts, and the figures."""
     summed = [figure.name for figure in FIGURES.values() if figure.summed]
     spent: dict[str, Any] = dict.fromkeys(summed, 0)
-    for attempt in range(config.round_retries + 1):
-        how = ConfigRecord({"attempt": attempt, "run": identity})
-        messages = strategy.configure_train(round_, arrays, how, grid)
+    for _ in range(config.round_retries + 1):
+        messages = strategy.configure_train(round_, arrays, ConfigRecord(), grid)
         replies = grid.send_and_receive(messages, timeout=config.round_timeout or None)
         aggregated, metrics = strategy.aggregate_train(round_, replies)
         spent = {name: spent[name] + metrics[name] for name in summed}
@@ -98,4 +95,4 @@ def _train(
             config.clients_per_round,
             strategy.min_clients,
         )
-    raise strategy.too_few_updates(round_)
+    raise strategy.admission.too_few_updates(round_, strategy.min_clients)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from fedapp.commandline import absolute_paths, read_overrides
-from fedapp.config import RunConfig, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
 from fedapp.names import did_you_mean, one_line
 from fedapp.report.outcome import Tally, show_outcome
@@ -153,6 +153,7 @@ def run_command(read: Callable[[], Runner], engine: EngineChoice, dry_run: bool)
 
 def _config(run: PlannedRun, assignments: Sequence[str], out: Path | None) -> RunConfig:
     """Read and check one run's config."""
+    from fedapp.parsing import parse_run_config
     from fedapp.registry import find_algorithm
 
     overrides = read_overrides([], assignments)
@@ -166,7 +167,7 @@ def _config(run: PlannedRun, assignments: Sequence[str], out: Path | None) -> Ru
     if out:
         values["results-dir"] = str(out)
     config = parse_run_config(absolute_paths(values))
-    find_algorithm(config)
+    find_algorithm(config.algorithm)
     return config
 
 

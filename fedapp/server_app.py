@@ -1,22 +1,25 @@
 """The ServerApp: from a config to a problem, a strategy, observers and rounds."""
 
 import logging
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid
 
+from fedapp import building
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
-from fedapp.config import RunConfig, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.console import RunConsole
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import log_as_one_sentence
 from fedapp.files import writable_directory
 from fedapp.observers import Observer, ResultsWriter
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.problems.problem import Problem
 from fedapp.progress import Progress
-from fedapp.registry import find_algorithm, make_strategy
+from fedapp.registry import find_algorithm
 from fedapp.report.tensorboard import TensorBoardLog, writer_type
 from fedapp.rounds import run_rounds
 from fedapp.run_directory import RunDirectory
@@ -42,16 +45,14 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, config: RunConfig) -> RunDirectory:
     """Run one experiment on a grid; what it has is saved however it ends."""
-    find_algorithm(config)  # an unknown one is reported before data are loaded
+    find_algorithm(config.algorithm)  # an unknown one is reported before data are loaded
     problem = make_problem(config)
-    strategy = make_strategy(config, problem)
-    strategy.facts = problem.facts
+    building.check(config, problem)
     _check_grid(grid, config, problem)
     with RunDirectory(config) as directory, Workspace(grid, config, directory) as workspace:
-        strategy.state_dir = workspace.state_dir
-        strategy.durable_states = not workspace.shares_disk
-        strategy.deliveries.spill_to(workspace.undelivered, directory.identity)
-        strategy.notes += workspace.notes
+        strategy = building.make_strategy(config, problem, workspace.place)
+        for warning in building.warnings(strategy):
+            log.warning(warning)
         checkpoints = Checkpoints(
             directory.path,
             directory.identity,
@@ -59,20 +60,22 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
             workspace.states,
             directory.old_until,
         )
-        console = RunConsole(
-            config, directory.path, strategy.x.size, strategy.notes, strategy.attendance
-        )
+        notes = workspace.notes + building.notes(strategy)
+        size, attendance = strategy.x.size, strategy.attendance
         progress = directory.progress(config)
         if config.resume and progress.complete:
-            strategy.notes.append(strategy.what_is_sent())
-            console.show_complete()
+            RunConsole(config, directory.path, size, notes, attendance).show_complete()
             return directory
         has_rounds = directory.has_rounds
-        done = _resume(progress, directory, checkpoints, strategy) if config.resume else 0
-        _keep_privacy(strategy, config.num_rounds - done, directory, has_rounds)
-        strategy.notes.append(strategy.what_is_sent())
+        done = 0
+        if config.resume:
+            done = _resume(progress, directory, checkpoints, strategy)
+            notes.append(f"Continuing after round {done}." if done else "Beginning at round 1.")
+        _keep_privacy(strategy, directory, has_rounds)
+        notes += strategy.privacy.notes(config.num_rounds - done)
+        console = RunConsole(config, directory.path, size, notes, attendance)
         observers = _observers(config, problem, strategy, directory, checkpoints, console)
-        for _ in run_rounds(grid, strategy, problem, config, directory.identity, done, observers):
+        for _ in run_rounds(grid, strategy, problem, config, done, observers):
             pass  # the observers show and save it
     return directory
 
@@ -93,34 +96,28 @@ def _resume(
     progress: Progress,
     directory: RunDirectory,
     checkpoints: Checkpoints,
-    strategy: FederatedStrategy,
+    strategy: FederatedStrategy[Any],
 ) -> int:
     """Restore the newest usable checkpoint; return its round, or 0 if the run starts again."""
     for sentence in progress.damage:
         log.warning("%s", sentence)
     restored = checkpoints.restore(strategy, directory.diverged_since())
     directory.go_back_to(restored.round, restored.rounds)
-    strategy.notes.append(
-        f"Going on after round {restored.round}." if restored.round else "Beginning at round 1."
-    )
     return restored.round
 
 
 def _keep_privacy(
-    strategy: FederatedStrategy, rounds_left: int, directory: RunDirectory, has_rounds: bool
+    strategy: FederatedStrategy[Any], directory: RunDirectory, has_rounds: bool
 ) -> None:
     """Keep count of what the run spends of its privacy budget."""
     count = directory.path / "privacy.json"
     strategy.privacy.keep(count, directory.identity, has_rounds, directory.old_until > 0)
-    strategy.notes += strategy.privacy.notes(rounds_left)
-    for warning in strategy.privacy.warnings():
-        log.warning(warning)
 
 
 def _observers(
     config: RunConfig,
     problem: Problem,
-    strategy: FederatedStrategy,
+    strategy: FederatedStrategy[Any],
     directory: RunDirectory,
     checkpoints: Checkpoints,
     console: RunConsole,

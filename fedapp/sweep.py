@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.commandline import flat_keys, read_toml
-from fedapp.config import Value
 from fedapp.errors import ConfigError
+from fedapp.tables import Value
 
 
 @dataclass(frozen=True)

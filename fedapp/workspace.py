@@ -9,6 +9,7 @@ from flwr.superlink.grid import HttpGrid, InMemoryGrid
 from fedapp.config import RunConfig
 from fedapp.deliveries import UNDELIVERED
 from fedapp.files import checkpoint_paths, writable_directory
+from fedapp.ledger import Place
 from fedapp.manifest import CHECKPOINTS
 from fedapp.registry import keeps_state
 from fedapp.run_directory import RunDirectory
@@ -25,25 +26,24 @@ class Workspace:
         deployed = isinstance(grid, HttpGrid)
         checkpoints = checkpoint_paths(directory.path / CHECKPOINTS)
         self.resumable = bool(config.checkpoint_every or checkpoints)
-        self.undelivered = directory.path / UNDELIVERED
-        self.state_dir = config.state_dir  # for clients whose nodes name none
         self.notes: list[str] = []  # for the user
         self.states: DirectoryStore | None = None  # if the server sees the clients' disk
-        self.shares_disk = not deployed and getattr(grid, "shares_disk", True)
         self._client_state = directory.path / CLIENT_STATE
-        if not keeps_state(config):
-            return
-        if not self.state_dir:
+        shares_disk = not deployed and getattr(grid, "shares_disk", True)
+        state_dir = config.state_dir
+        if keeps_state(config) and not state_dir:
             if isinstance(grid, InMemoryGrid) or (self.resumable and not deployed):
                 # Flower's simulation carries a node's Context with every message to it and back; and what
                 # is in a process's memory is lost with it.
-                self.state_dir = str(writable_directory("results-dir", self._client_state))
+                state_dir = str(writable_directory("results-dir", self._client_state))
             elif self.resumable:
                 self.notes.append(
                     "Nodes without a state-dir of their own forget what their clients remember when a run resumes."
                 )
-        if self.state_dir and self.shares_disk:
-            self.states = DirectoryStore(Path(self.state_dir).expanduser() / directory.identity)
+        if keeps_state(config) and state_dir and shares_disk:
+            self.states = DirectoryStore(Path(state_dir).expanduser() / directory.identity)
+        self._undelivered = directory.path / UNDELIVERED
+        self.place = Place(directory.identity, state_dir, not shares_disk, self._undelivered)
 
     def __enter__(self) -> "Workspace":
         """Return the workspace."""
@@ -53,4 +53,4 @@ class Workspace:
         """Remove what only a run under way needs."""
         if not self.resumable:
             shutil.rmtree(self._client_state, ignore_errors=True)
-            shutil.rmtree(self.undelivered, ignore_errors=True)
+            shutil.rmtree(self._undelivered, ignore_errors=True)

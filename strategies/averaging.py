@@ -11,12 +11,40 @@ Down: x. Up: u_i = x - y_i. Server state: m (momentum, FedAdam), v (FedAdam). No
 from collections.abc import Sequence
 
 import numpy as np
+from pydantic import Field
 
+from clients.averaging import FedAvgClient, FedProxClient
+from fedapp.algorithm import Algorithm
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Table
 from fedapp.wire import Update
 
 
-class FedAvg(FederatedStrategy):
+class FedProxOptions(Table):
+    """FedProx."""
+
+    mu: float = Field(0.01, ge=0, description="weight of the proximal term mu (y - x)")
+
+
+class FedAvgMOptions(Table):
+    """FedAvg with server momentum."""
+
+    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
+
+
+class FedProxMOptions(FedProxOptions, FedAvgMOptions):
+    """FedProx with server momentum."""
+
+
+class FedAdamOptions(Table):
+    """FedAdam, in the notation of Reddi et al."""
+
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
+    beta2: float = Field(0.99, ge=0, lt=1, description="decay of the second moment")
+    eps: float = Field(1e-3, gt=0, description="added to the root of the second moment")
+
+
+class FedAvg(FederatedStrategy[Table]):
     """x <- x - server-lr * mean(u_i); FedProx differs in its local steps only."""
 
     rule_is_a_mean = True
@@ -26,7 +54,7 @@ class FedAvg(FederatedStrategy):
         self.x = self.x - self.server_lr * self.mean(updates)
 
 
-class FedAvgM(FederatedStrategy):
+class FedAvgM(FederatedStrategy[FedAvgMOptions]):
     """FedAvg, or FedProx, with server momentum."""
 
     rule_is_a_mean = True
@@ -41,7 +69,7 @@ class FedAvgM(FederatedStrategy):
         self.x = self.x - self.server_lr * self.m
 
 
-class FedAdam(FederatedStrategy):
+class FedAdam(FederatedStrategy[FedAdamOptions]):
     """Adam on the server, without bias correction."""
 
     rule_is_a_mean = True
@@ -60,3 +88,34 @@ class FedAdam(FederatedStrategy):
         self.m = b1 * self.m + (1 - b1) * D
         self.v = b2 * self.v + (1 - b2) * D**2
         self.x = self.x + self.server_lr * self.m / (np.sqrt(self.v) + eps)
+
+
+FEDAVG = Algorithm("fedavg", "local SGD, then the mean of the updates", FedAvg, FedAvgClient)
+FEDPROX = Algorithm(
+    "fedprox",
+    "FedAvg whose clients are held back towards x",
+    FedAvg,
+    FedProxClient,
+    options=FedProxOptions,
+)
+FEDAVGM = Algorithm(
+    "fedavgm",
+    "FedAvg with momentum on the server",
+    FedAvgM,
+    FedAvgClient,
+    options=FedAvgMOptions,
+)
+FEDPROXM = Algorithm(
+    "fedproxm",
+    "FedProx with momentum on the server",
+    FedAvgM,
+    FedProxClient,
+    options=FedProxMOptions,
+)
+FEDADAM = Algorithm(
+    "fedadam",
+    "FedAvg's clients, Adam on the server",
+    FedAdam,
+    FedAvgClient,
+    options=FedAdamOptions,
+)

@@ -13,31 +13,69 @@ with all of them that is the papers' rule.
 from collections.abc import Sequence
 
 import numpy as np
+from pydantic import Field
 
-from clients.diana import shift_step
-from fedapp.errors import ConfigError
+from clients.diana import DIANAClient, VRDIANAClient, shift_step
+from fedapp.aggregation import total
+from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Table
 from fedapp.wire import Update
 
 
-class DIANA(FederatedStrategy):
+class Options(Table):
+    """DIANA."""
+
+    alpha: float = Field(
+        0.0, ge=0, le=1, description="step of the shifts h_i; 0: 1/(1 + q), q of the compressor"
+    )
+
+
+class VROptions(Options):
+    """VR-DIANA."""
+
+    probability: float = Field(
+        0.0, ge=0, le=1, description="of a new snapshot w_i; 0: 1/(batches of the client)"
+    )
+
+
+class DIANA(FederatedStrategy[Options]):
     """x <- x - lr * server-lr * (h + mean(q_i)); VR-DIANA differs in its clients only."""
 
     def setup(self) -> None:
         """Start with h = 0."""
-        self.demand_uniform_weighting("DIANA's h is the plain mean over all N clients")
-        self.demand_one_step("DIANA")
-        if self.compressor and not self.compressor.unbiased:
-            raise ConfigError(
-                "DIANA needs an unbiased compressor: set compressor to qsgd, randk, none or uniform "
-                "(with stochastic rounding)."
-            )
-        if self.config.error_feedback:
-            raise ConfigError("DIANA's shifts make up for the error: set error-feedback = false.")
         self.alpha = shift_step(self.options.alpha, self.compressor, self.x.size)
         self.h = np.zeros_like(self.x)
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along the estimated gradient, and move the shift."""
         self.x = self.x - self.lr * self.server_lr * (self.h + self.mean(updates, "q"))
-        self.h = self.h + self.alpha * self.sum(updates, "q") / self.config.num_clients
+        self.h = self.h + self.alpha * total(updates, "q") / self.config.num_clients
+
+
+NEEDS = Needs(
+    uniform_weighting="DIANA's h is the plain mean over all N clients",
+    one_local_step=True,
+    unbiased_compressor=True,
+    no_error_feedback="DIANA's shifts make up for the error",
+)
+ALGORITHM = Algorithm(
+    "diana",
+    "compressed differences between gradients and shifts",
+    DIANA,
+    DIANAClient,
+    options=Options,
+    needs=NEEDS,
+    stateful=True,
+    compressor="qsgd",
+)
+VR = Algorithm(
+    "vrdiana",
+    "DIANA with variance-reduced gradients",
+    DIANA,
+    VRDIANAClient,
+    options=VROptions,
+    needs=NEEDS,
+    stateful=True,
+    compressor="qsgd",
+)

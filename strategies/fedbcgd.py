@@ -8,38 +8,47 @@ FedBCGD+. Down: x and c. Up: the same parts of u_i and of c_i+ - c_i. Server sta
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
-from fedapp.errors import ConfigError
-from fedapp.models.layout import divide
+from clients.fedbcgd import FedBCGDClient, FedBCGDPlusClient
+from fedapp.algorithm import Algorithm, Needs
+from fedapp.config import RunConfig
+from fedapp.models.layout import Layout, divide
 from fedapp.problems.problem import Vector
 from fedapp.randomness import generator
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Table
 from fedapp.wire import Arrays, Update
 
 
-class FedBCGD(FederatedStrategy):
+class Options(Table):
+    """FedBCGD and FedBCGD+."""
+
+    blocks: int = Field(
+        5,
+        ge=1,
+        description="into which the model is divided, beside the shared one (its head)",
+    )
+    momentum: float = Field(0.5, ge=0, lt=1, description="lambda, of the server's step")
+    control: Literal["consistent", "printed"] = Field(
+        "consistent",
+        description='fedbcgd-plus: a client renews what it uploads of c_i ("consistent"), or all of it ("printed")',
+    )
+
+
+class FedBCGD(FederatedStrategy[Options]):
     """v_j <- lambda v_j + (a - x_j), x_j <- x_j + v_j, a the mean of the clients that uploaded block j."""
 
     def setup(self) -> None:
         """Divide the model, and start without momentum."""
-        self.demand_no_server_lr("FedBCGD")
-        self.demand_uniform_weighting("FedBCGD takes plain means over the clients of a block")
-        if self.config.error_feedback:
-            raise ConfigError(
-                "FedBCGD's clients upload another block each time, so what compression lost has no "
-                "place in the next upload: set error-feedback = false."
-            )
         self.division = divide(self.layout, self.options.blocks)
-        if self.layout.head == self.x.size:
-            self.notes.append(
-                "All of this model is the classifier, which every client uploads: blocks save nothing here."
-            )
         self.v = np.zeros_like(self.x)
         self.group: dict[int, int] = {}  # client of this round -> its block
 
-    def invite(self, clients: Sequence[int], round_: int, attempt: int) -> None:
+    def on_cohort(self, clients: Sequence[int], round_: int, attempt: int) -> None:
         """Deal the round's clients into groups, one for each block; if some go without, it is chance which."""
         rng = generator(self.config.seed, "groups", round_, attempt=attempt)
         order, blocks = rng.permutation(clients), rng.permutation(len(self.division.blocks))
@@ -47,7 +56,7 @@ class FedBCGD(FederatedStrategy):
             int(client): int(blocks[place % len(blocks)]) for place, client in enumerate(order)
         }
 
-    def own(self, client: int) -> Arrays:
+    def per_client(self, client: int) -> Arrays:
         """Tell a client its block."""
         return {"block": np.array([self.group[client]])}
 
@@ -82,7 +91,6 @@ class FedBCGDPlus(FedBCGD):
     def setup(self) -> None:
         """Start with c = 0."""
         super().setup()
-        self.warn_of_variance()
         self.c = np.zeros_like(self.x)
 
     def broadcast(self) -> Arrays:
@@ -96,3 +104,42 @@ class FedBCGDPlus(FedBCGD):
         if self.options.control == "printed":
             change[self.division.shared] /= len(self.division.blocks)
         self.c = self.c + change
+
+
+def notes(config: RunConfig, layout: Layout) -> list[str]:
+    """Say so if the model has nothing but the shared block."""
+    if layout.head < sum(layout.tensors):
+        return []
+    return [
+        "All of this model is the classifier, which every client uploads: blocks save nothing here."
+    ]
+
+
+NO_FEEDBACK = "FedBCGD's clients upload another block each time, so what compression lost has no place in the next upload"
+UNIFORM = "FedBCGD takes plain means over the clients of a block"
+ALGORITHM = Algorithm(
+    "fedbcgd",
+    "each group uploads one block",
+    FedBCGD,
+    FedBCGDClient,
+    options=Options,
+    needs=Needs(no_server_lr=True, uniform_weighting=UNIFORM, no_error_feedback=NO_FEEDBACK),
+    unread=("control",),
+    notes=notes,
+)
+PLUS = Algorithm(
+    "fedbcgd-plus",
+    "FedBCGD with control variates and variance reduction",
+    FedBCGDPlus,
+    FedBCGDPlusClient,
+    options=Options,
+    needs=Needs(
+        no_server_lr=True,
+        uniform_weighting=UNIFORM,
+        no_error_feedback=NO_FEEDBACK,
+        low_variance=True,
+    ),
+    stateful=True,
+    table="fedbcgd",
+    notes=notes,
+)

@@ -7,58 +7,93 @@ all clients is zero. The client takes z in only when it is next invited, so an e
 the end of one round and is completed at the start of the next.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
-from clients.fedcet import exchange_gain, largest_gain
+from pydantic import Field
+
+from clients.fedcet import FedCETClient, exchange_gain, largest_gain
+from fedapp.algorithm import Algorithm, Needs
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
+from fedapp.models.layout import Layout
+from fedapp.refusals import Reason, Refusal
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Table
 from fedapp.wire import Update
 
 
-class FedCET(FederatedStrategy):
-    """x <- mean(z_i)."""
+class Options(Table):
+    """FedCET."""
 
-    def setup(self) -> None:
-        """Refuse what the method is not made for."""
-        config = self.config
-        self.demand_all_clients("FedCET")
-        self.demand_no_server_lr("FedCET")
-        self.demand_uniform_weighting("FedCET's z is the plain mean over all N clients")
-        if config.local_epochs:
-            raise ConfigError(
-                "FedCET needs the same tau for all: set local-steps, local-epochs = 0."
-            )
-        if not 0 <= self.options.c < largest_gain(config):
-            raise ConfigError(
-                f"fedcet.c = {self.options.c:g} is not allowed: it must be between 0 and "
-                f"2/((tau + 3) lr) = {largest_gain(config):.6g}, or 0 to choose a safe one."
-            )
-        if not self.options.c:
-            self.notes.append(
-                f"FedCET uses c = {exchange_gain(config):.6g}, nine tenths of its bound 2/((tau + 3) lr)"
-            )
-        if config.on_lost_state == "reset":
-            raise ConfigError(
-                "FedCET's clients cannot do without their states, not even for the round that tells of the loss: set "
-                'on-lost-state = "go-on"; the run then ends where a state is lost.'
-            )
-        self.warn_of_variance()
-        self.warn_of_feedback(self.config.error_feedback)
-        self.min_clients = config.num_clients
+    c: float = Field(
+        0.0, description="gain of the exchange, below 2/((tau + 3) lr); 0: nine tenths of that"
+    )
+    on_failure: Literal["end", "skip"] = Field(
+        "end",
+        description='a client gives no update: "end" the run, or "skip": repeat the round',
+    )
+
+
+class FedCET(FederatedStrategy[Options]):
+    """x <- mean(z_i)."""
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Take the mean of the z_i."""
         self.x = self.x + self.mean(updates, "p")
 
-    def thin_round(self, round_: int, failures: Mapping[int, str]) -> None:
+    def on_too_few_updates(self, round_: int, refusals: Sequence[Refusal]) -> None:
         """End the run, unless such a round is to be repeated."""
-        client, reason = next(iter(failures.items()))
-        more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
-        mend = "lower lr" if "finite" in reason else (
-            'mend that, or set fedcet.on-failure = "skip" to repeat such a round'
+        first = refusals[0]
+        more = f" and {len(refusals) - 1} more" if len(refusals) > 1 else ""
+        remedy = "lower lr" if first.reason is Reason.NOT_FINITE else (
+            'fix that, or set fedcet.on-failure = "skip" to repeat such a round'
         )  # fmt: skip
         if self.options.on_failure == "end":
             raise RunError(
                 f"FedCET needs every client in every round, and in round {round_} there was no update "
-                f"from client {client} ({reason}){more}: {mend}."
+                f"from client {first.client} ({first.text}){more}: {remedy}."
             )
+
+
+def check(config: RunConfig) -> None:
+    """Refuse a gain beyond its bound, and states that are reset."""
+    c = config.table(Options).c
+    if not 0 <= c < largest_gain(config):
+        raise ConfigError(
+            f"fedcet.c = {c:g} is not allowed: it must be between 0 and "
+            f"2/((tau + 3) lr) = {largest_gain(config):.6g}, or 0 to choose a safe one."
+        )
+    if config.on_lost_state == "reset":
+        raise ConfigError(
+            "FedCET's clients cannot do without their states, not even for the round that tells of the loss: set "
+            'on-lost-state = "go-on"; the run then ends where a state is lost.'
+        )
+
+
+def notes(config: RunConfig, layout: Layout) -> list[str]:
+    """Say which gain is used, if it is not given."""
+    c = config.table(Options).c
+    gain = exchange_gain(c, config)
+    return [] if c else [f"FedCET uses c = {gain:.6g}, nine tenths of its bound 2/((tau + 3) lr)"]
+
+
+ALGORITHM = Algorithm(
+    "fedcet",
+    "exact, one vector each way, all clients",
+    FedCET,
+    FedCETClient,
+    options=Options,
+    needs=Needs(
+        all_clients=True,
+        every_update=True,
+        no_server_lr=True,
+        uniform_weighting="FedCET's z is the plain mean over all N clients",
+        equal_local_steps=True,
+        low_variance=True,
+        no_second_feedback=True,
+    ),
+    stateful=True,
+    check=check,
+    notes=notes,
+)

@@ -14,15 +14,30 @@ invitation, and the server keeps the means that some client still waits for.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
+from clients.fedcomgate import FedCOMClient, FedCOMGATEClient, FedGATEClient
+from fedapp.algorithm import Algorithm, Needs
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import NoOptions, Table
 from fedapp.wire import Update
 
 
-class FedCOM(FederatedStrategy):
+class Options(Table):
+    """FedCOMGATE."""
+
+    memory: Literal["none", "local", "paper"] = Field(
+        "none",
+        description='of what compression left out: "local" (error feedback), "paper" (equation 9 as printed), "none"',
+    )
+
+
+class FedCOM(FederatedStrategy[NoOptions]):
     """x <- x - lr * server-lr * mean(D_i)."""
 
     rule_is_a_mean = True
@@ -32,15 +47,10 @@ class FedCOM(FederatedStrategy):
         self.x = self.x - self.lr * self.server_lr * self.mean(updates, "D")
 
 
-class FedGATE(FederatedStrategy):
+class FedGATE(FederatedStrategy[NoOptions]):
     """x <- x - server-lr * u, u = mean(u_i)."""
 
     delivers = 1
-
-    def setup(self) -> None:
-        """Look at the compressor, if one is set."""
-        self.warn_of_variance()
-        self.warn_of_feedback(self.config.error_feedback)
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along u, which the clients need to track it."""
@@ -49,20 +59,10 @@ class FedGATE(FederatedStrategy):
         self.deliver(u=u)
 
 
-class FedCOMGATE(FederatedStrategy):
+class FedCOMGATE(FederatedStrategy[Options]):
     """x <- x - lr * server-lr * D, D = mean(D_i)."""
 
     delivers = 1
-
-    def setup(self) -> None:
-        """Look at the compressor."""
-        if self.options.memory != "none" and self.config.error_feedback:
-            raise ConfigError(
-                "fedcomgate.memory and error-feedback both keep what compression left out: "
-                'set fedcomgate.memory = "none" or error-feedback = false.'
-            )
-        self.warn_of_variance()
-        self.warn_of_feedback(self.config.error_feedback or self.options.memory == "local")
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along D, which the clients need to track it."""
@@ -72,3 +72,42 @@ class FedCOMGATE(FederatedStrategy):
             self.deliver(D=D, s=np.array([len(updates)], D.dtype))
         else:
             self.deliver(D=D)
+
+
+def check_memory(config: RunConfig) -> None:
+    """Refuse two memories of what compression left out."""
+    if config.table(Options).memory != "none" and config.error_feedback:
+        raise ConfigError(
+            "fedcomgate.memory and error-feedback both keep what compression left out: "
+            'set fedcomgate.memory = "none" or error-feedback = false.'
+        )
+
+
+def has_feedback(config: RunConfig) -> bool:
+    """Return whether clients send later what compression left out."""
+    return config.error_feedback or config.table(Options).memory == "local"
+
+
+FEDCOM = Algorithm(
+    "fedcom", "FedAvg with compressed updates", FedCOM, FedCOMClient, compressor="uniform"
+)
+FEDGATE = Algorithm(
+    "fedgate",
+    "local gradient tracking",
+    FedGATE,
+    FedGATEClient,
+    needs=Needs(low_variance=True, no_second_feedback=True),
+    stateful=True,
+)
+FEDCOMGATE = Algorithm(
+    "fedcomgate",
+    "local gradient tracking of compressed updates",
+    FedCOMGATE,
+    FedCOMGATEClient,
+    options=Options,
+    needs=Needs(low_variance=True, no_second_feedback=True),
+    stateful=True,
+    compressor="uniform",
+    check=check_memory,
+    feedback=has_feedback,
+)

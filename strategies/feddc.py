@@ -10,9 +10,20 @@ clients' h_i and c_i. Client state: h_i and c_i.
 from collections.abc import Sequence
 
 import numpy as np
+from pydantic import Field
 
+from clients.feddc import FedDCClient
+from fedapp.aggregation import total
+from fedapp.algorithm import Algorithm, Needs
+from fedapp.tables import Table
 from fedapp.wire import Update
-from strategies.scaffold import Scaffold
+from strategies.scaffold import UNIFORM, Scaffold
+
+
+class Options(Table):
+    """FedDC."""
+
+    alpha: float = Field(0.1, ge=0, description="weight of the drift term alpha (y + h_i - x)")
 
 
 class FedDC(Scaffold):
@@ -21,12 +32,23 @@ class FedDC(Scaffold):
     def setup(self) -> None:
         """Start with h = c = 0."""
         super().setup()
-        self.demand_no_server_lr("FedDC")
-        self.warn_of_feedback(self.config.error_feedback)
         self.h = np.zeros_like(self.x)
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Renew h, step to the mean model plus h, and renew c."""
-        self.h = self.h - self.sum(updates, "u") / self.config.num_clients
+        self.h = self.h - total(updates, "u") / self.config.num_clients
         self.x = self.x - self.mean(updates, "u") + self.h
         self.renew_c(updates)
+
+
+ALGORITHM = Algorithm(
+    "feddc",
+    "drift tracked, and control variates",
+    FedDC,
+    FedDCClient,
+    options=Options,
+    needs=Needs(
+        uniform_weighting=UNIFORM, no_server_lr=True, low_variance=True, no_second_feedback=True
+    ),
+    stateful=True,
+)

@@ -8,24 +8,47 @@ Down: x. Up: u_i = x - y_i. Server state: h, the mean of all clients' h_i. Clien
 from collections.abc import Sequence
 
 import numpy as np
+from pydantic import Field
 
+from clients.feddyn import FedDynClient
+from fedapp.aggregation import total
+from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Table
 from fedapp.wire import Update
 
 
-class FedDyn(FederatedStrategy):
+class Options(Table):
+    """FedDyn."""
+
+    alpha: float = Field(0.1, gt=0, description="weight of the proximal term, and step of h_i")
+
+
+class FedDyn(FederatedStrategy[Options]):
     """h <- h - alpha (1/N) sum(y_i - x); x <- mean(y_i) - h/alpha."""
 
     def setup(self) -> None:
         """Start with h = 0."""
-        self.demand_uniform_weighting("FedDyn's h is the plain mean over all N clients")
-        self.demand_no_server_lr("FedDyn")
-        self.warn_of_variance()
-        self.warn_of_feedback(self.config.error_feedback)
         self.h = np.zeros_like(self.x)
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Renew h, and step to the mean model less h/alpha."""
         alpha = self.options.alpha
-        self.h = self.h + alpha * self.sum(updates, "u") / self.config.num_clients
+        self.h = self.h + alpha * total(updates, "u") / self.config.num_clients
         self.x = self.x - self.mean(updates, "u") - self.h / alpha
+
+
+ALGORITHM = Algorithm(
+    "feddyn",
+    "dynamic regularization of each client",
+    FedDyn,
+    FedDynClient,
+    options=Options,
+    needs=Needs(
+        uniform_weighting="FedDyn's h is the plain mean over all N clients",
+        no_server_lr=True,
+        low_variance=True,
+        no_second_feedback=True,
+    ),
+    stateful=True,
+)

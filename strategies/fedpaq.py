@@ -8,11 +8,14 @@ Down: x. Up: Q(y_i - x). No state on either side.
 
 from collections.abc import Sequence
 
+from clients.fedpaq import FedPAQClient
+from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import NoOptions
 from fedapp.wire import Update
 
 
-class FedPAQ(FederatedStrategy):
+class FedPAQ(FederatedStrategy[NoOptions]):
     """x <- x + mean(Q(y_i - x))."""
 
     rule_is_a_mean = True
@@ -25,7 +28,15 @@ class FedPAQ(FederatedStrategy):
 class QSGD(FedPAQ):
     """One local step, and every client in every round."""
 
-    def setup(self) -> None:
-        """Refuse anything else."""
-        self.demand_one_step("QSGD")
-        self.demand_all_clients("QSGD")
+
+FEDPAQ = Algorithm(
+    "fedpaq", "mean of quantized differences", FedPAQ, FedPAQClient, compressor="qsgd"
+)
+ONE_STEP = Algorithm(
+    "qsgd",
+    "FedPAQ with one local step and all clients",
+    QSGD,
+    FedPAQClient,
+    needs=Needs(one_local_step=True, all_clients=True),
+    compressor="qsgd",
+)

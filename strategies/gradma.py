@@ -8,30 +8,50 @@ Client state: its last local model (GradMA, GradMA-W). GradMA-W's server is FedA
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
+from clients.averaging import FedAvgClient
+from clients.gradma import GradMAClient
+from fedapp.algorithm import Algorithm
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.projection import Memory
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Table
 from fedapp.wire import Arrays, Update
+from strategies.averaging import FedAvg
 
 DEFAULT_MEMORY = 100
 
 
-class GradMA(FederatedStrategy):
+class Options(Table):
+    """GradMA, GradMA-W and GradMA-S."""
+
+    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum (gradma, gradma-s)")
+    beta2: float = Field(
+        0.5, ge=0, lt=1, description="how much of the memory stays each round (gradma, gradma-s)"
+    )
+    memory_size: int = Field(
+        0,
+        ge=0,
+        description="clients in the server's memory, from clients-per-round to num-clients; 0: 100, or all if fewer",
+    )
+    scope: Literal["layer", "model"] = Field(
+        "layer",
+        description='what is projected at once: each "layer" (parameter tensor), or the whole "model"',
+    )
+
+
+class GradMA(FederatedStrategy[Options]):
     """x <- x - server-lr m~, m~ = P(beta1 m~ + mean(u_i), D)."""
 
     def setup(self) -> None:
         """Start without momentum, and with an empty memory."""
-        config, size = self.config, self.options.memory_size
-        N, S = config.num_clients, config.clients_per_round
-        if size and not S <= size <= N:
-            raise ConfigError(
-                f"gradma.memory-size = {size} is not allowed: choose from clients-per-round = {S} to "
-                f"num-clients = {N}, or 0."
-            )
-        self.memory_size = size or min(N, max(S, DEFAULT_MEMORY))
+        N, S = self.config.num_clients, self.config.clients_per_round
+        self.memory_size = self.options.memory_size or min(N, max(S, DEFAULT_MEMORY))
         self.m = np.zeros_like(self.x)
         scope = self.layout.tensors if self.options.scope == "layer" else (self.x.size,)
         self.D = Memory(self.memory_size, scope, self.x.dtype)
@@ -77,10 +97,51 @@ class GradMA(FederatedStrategy):
             "counter": np.array([self.counter[c] for c in clients], dtype=np.int64),
         }
 
-    def remember(self, memory: Arrays) -> None:
-        """Go on from what `memory` returned."""
+    def restore_memory(self, memory: Arrays) -> None:
+        """Restore the state returned by `memory()`."""
         self.D.rows, self.D.scales = memory["rows"], memory["scales"]
         self.D.grams = memory["grams"]
         clients = memory["clients"].tolist()
         self.slots = dict(zip(clients, memory["slots"].tolist(), strict=True))
         self.counter = dict(zip(clients, memory["counter"].tolist(), strict=True))
+
+
+def check_memory(config: RunConfig) -> None:
+    """Refuse a memory that does not hold a round's clients, or holds more than there are."""
+    N, S = config.num_clients, config.clients_per_round
+    size = config.table(Options).memory_size
+    if size and not S <= size <= N:
+        raise ConfigError(
+            f"gradma.memory-size = {size} is not allowed: choose from clients-per-round = {S} to "
+            f"num-clients = {N}, or 0."
+        )
+
+
+ALGORITHM = Algorithm(
+    "gradma",
+    "GradMA-W's workers and GradMA-S's server",
+    GradMA,
+    GradMAClient,
+    options=Options,
+    stateful=True,
+    check=check_memory,
+)
+WORKER = Algorithm(
+    "gradma-w",
+    "local steps that agree with earlier ones",
+    FedAvg,
+    GradMAClient,
+    options=Options,
+    stateful=True,
+    table="gradma",
+    unread=("beta1", "beta2", "memory-size"),
+)
+SERVER = Algorithm(
+    "gradma-s",
+    "a server step that agrees with a memory",
+    GradMA,
+    FedAvgClient,
+    options=Options,
+    table="gradma",
+    check=check_memory,
+)

@@ -10,23 +10,53 @@ Client state: g_old, its latest update.
 from collections.abc import Sequence
 
 import numpy as np
+from pydantic import Field
 
+from clients.mifa import MIFAClient
+from fedapp.aggregation import total
+from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import NoOptions, Table
 from fedapp.wire import Update
 
 
-class MIFA(FederatedStrategy):
+class Options(Table):
+    """MIFA with server momentum."""
+
+    beta1: float = Field(0.5, ge=0, lt=1, description="server momentum")
+
+
+class MIFA(FederatedStrategy[Options | NoOptions]):
     """MIFAM; MIFA is beta1 = 0."""
 
     def setup(self) -> None:
         """Start with no updates and without momentum."""
-        self.demand_uniform_weighting("MIFA adds updates up over all N clients")
         self.d = np.zeros_like(self.x)
         self.m = np.zeros_like(self.x)
-        self.beta1 = self.options.beta1 if self.options else 0.0
+        self.beta1 = self.options.beta1 if isinstance(self.options, Options) else 0.0
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Bring d up to date, and step along its momentum."""
-        self.d = self.d + self.sum(updates, "d") / self.config.num_clients
+        self.d = self.d + total(updates, "d") / self.config.num_clients
         self.m = self.beta1 * self.m + self.d
         self.x = self.x - self.server_lr * self.m
+
+
+NEEDS = Needs(uniform_weighting="MIFA adds updates up over all N clients")
+ALGORITHM = Algorithm(
+    "mifa",
+    "mean of every client's latest update",
+    MIFA,
+    MIFAClient,
+    needs=NEEDS,
+    stateful=True,
+)
+WITH_MOMENTUM = Algorithm(
+    "mifam",
+    "MIFA with momentum on the server",
+    MIFA,
+    MIFAClient,
+    options=Options,
+    needs=NEEDS,
+    stateful=True,
+)

@@ -8,12 +8,22 @@ Down: x and m. Up: u_i = x - y_i and G_i(x), two vectors. Server state: m. No cl
 from collections.abc import Sequence
 
 import numpy as np
+from pydantic import Field
 
+from clients.mimelite import MimeLiteClient
+from fedapp.algorithm import Algorithm
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Table
 from fedapp.wire import Arrays, Update
 
 
-class MimeLite(FederatedStrategy):
+class Options(Table):
+    """MimeLite with the momentum of SGD."""
+
+    beta: float = Field(0.9, ge=0, lt=1, description="momentum")
+
+
+class MimeLite(FederatedStrategy[Options]):
     """x <- x - server-lr * mean(u_i); m <- (1 - beta) mean(G_i(x)) + beta m."""
 
     def setup(self) -> None:
@@ -29,3 +39,12 @@ class MimeLite(FederatedStrategy):
         beta = self.options.beta
         self.x = self.x - self.server_lr * self.mean(updates, "u")
         self.m = (1 - beta) * self.mean(updates, "G") + beta * self.m
+
+
+ALGORITHM = Algorithm(
+    "mimelite",
+    "local steps with the server's momentum",
+    MimeLite,
+    MimeLiteClient,
+    options=Options,
+)

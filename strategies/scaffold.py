@@ -7,20 +7,35 @@ c_i. Client state: c_i.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
+from clients.scaffold import ScaffoldClient
+from fedapp.aggregation import total
+from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Table
 from fedapp.wire import Arrays, Update
 
+UNIFORM = "The control variate c is the plain mean over all N clients"
 
-class Scaffold(FederatedStrategy):
+
+class Options(Table):
+    """SCAFFOLD."""
+
+    option: Literal[1, 2] = Field(
+        2,
+        description="new control variate of a client: 1: its full gradient at x; 2: from its local steps",
+    )
+
+
+class Scaffold(FederatedStrategy[Table]):
     """x <- x - server-lr * mean(u_i); c <- c + (s/N) mean(c_i+ - c_i)."""
 
     def setup(self) -> None:
         """Start with c = 0."""
-        self.demand_uniform_weighting("The control variate c is the plain mean over all N clients")
-        self.warn_of_variance()
         self.c = np.zeros_like(self.x)
 
     def broadcast(self) -> Arrays:
@@ -34,4 +49,15 @@ class Scaffold(FederatedStrategy):
 
     def renew_c(self, updates: Sequence[Update]) -> None:
         """Keep c the mean of all the clients' c_i."""
-        self.c = self.c + self.sum(updates, "dc") / self.config.num_clients
+        self.c = self.c + total(updates, "dc") / self.config.num_clients
+
+
+ALGORITHM = Algorithm(
+    "scaffold",
+    "control variates against drift",
+    Scaffold,
+    ScaffoldClient,
+    options=Options,
+    needs=Needs(uniform_weighting=UNIFORM, low_variance=True),
+    stateful=True,
+)

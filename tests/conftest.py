@@ -25,8 +25,9 @@ os.environ["FEDAPP_CACHE"] = tempfile.mkdtemp(prefix="fedapp-test-cache-", dir=T
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
 from fedapp import client_app, rounds_file, server_app  # noqa: E402
-from fedapp.config import Value, parse_run_config  # noqa: E402
 from fedapp.engine import InlineGrid  # noqa: E402
+from fedapp.parsing import parse_run_config  # noqa: E402
+from fedapp.tables import Value  # noqa: E402
 
 RunInline = Callable[..., Path]
 T = TypeVar("T")

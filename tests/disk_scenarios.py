@@ -20,11 +20,12 @@ from safetensors.numpy import load_file
 
 from fedapp import cli, client_app, server_app
 from fedapp.checkpoint import Checkpoints
-from fedapp.config import Value, parse_run_config
 from fedapp.data import cache
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.parsing import parse_run_config
 from fedapp.rounds_file import read_rounds
+from fedapp.tables import Value
 
 SIZE = 4 << 20  # bytes
 PAGE = 4096

@@ -1,6 +1,7 @@
 """Updates that are much longer than usual: one message of one client must not end a run."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedapp import client_app, registry, server_app
-from fedapp.admission import NAMED, REMEMBERED, Admission
-from fedapp.config import Value, parse_run_config
+from fedapp.algorithm import Algorithm
+from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
 from fedapp.errors import DivergedError
+from fedapp.lengths import NAMED, REMEMBERED, UpdateLengths
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests.conftest import kebab, read_rounds
 from tests.support.deaths import in_round, killed
@@ -37,10 +40,10 @@ def update(client: int, length: float) -> Update:
     return Update(client, {"u": np.array([length, 0.0])}, 1, 1, 0.0)
 
 
-def admit(admission: Admission, lengths: list[float], round_: int = 1, x: Any = X) -> list[int]:
+def admit(admission: UpdateLengths, lengths: list[float], round_: int = 1, x: Any = X) -> list[int]:
     """Play a round; return the clients that are refused."""
     measured = admission.measure([update(c, length) for c, length in enumerate(lengths)], x)
-    refused = admission.refused(measured)
+    refused = [refusal.client for refusal in admission.refused(measured)]
     admission.accept(measured, [c for c in range(len(lengths)) if c not in refused], round_)
     return sorted(refused)
 
@@ -50,13 +53,13 @@ def admit(admission: Admission, lengths: list[float], round_: int = 1, x: Any = 
 def test_a_giant_is_refused_in_the_first_round(count: int, giant: float) -> None:
     lengths = [1.0 + c / 10 for c in range(count)]
     lengths[1] = giant
-    assert admit(Admission(["u"], 1000.0), lengths) == [1]
-    assert admit(Admission(["u"], 0.0), lengths) == [], "no limit"
-    assert admit(Admission(["u"], 1e30), lengths) == []
+    assert admit(UpdateLengths(["u"], 1000.0), lengths) == [1]
+    assert admit(UpdateLengths(["u"], 0.0), lengths) == [], "no limit"
+    assert admit(UpdateLengths(["u"], 1e30), lengths) == []
 
 
 def test_a_giant_that_comes_alone_is_refused_once_others_are_known() -> None:
-    admission = Admission(["u"], 1000.0)
+    admission = UpdateLengths(["u"], 1000.0)
     for round_ in range(1, 4):
         assert admit(admission, [1.0], round_) == []
     assert admit(admission, [1e6], 4) == [0]
@@ -69,14 +72,14 @@ def test_a_giant_that_comes_alone_is_refused_once_others_are_known() -> None:
 
 
 def test_what_most_of_a_round_does_is_the_run_s_and_no_client_s() -> None:
-    admission = Admission(["u"], 1000.0)
+    admission = UpdateLengths(["u"], 1000.0)
     for round_, scale in enumerate([1.0, 1e5, 1e10, 1e15], 1):
         assert admit(admission, [scale, 2 * scale, 3 * scale, 4 * scale], round_) == []
     assert admit(admission, [1.0, 1e20, 1.0, 1.0]) == [1]
 
 
 def test_updates_may_vanish_and_come_back() -> None:
-    admission = Admission(["u"], 1000.0)
+    admission = UpdateLengths(["u"], 1000.0)
     assert admit(admission, [5.0, 6.0, 7.0]) == []
     for round_ in range(2, 60):
         assert admit(admission, [10.0**-round_] * 3, round_) == []
@@ -87,9 +90,11 @@ def test_updates_may_vanish_and_come_back() -> None:
 
 
 def test_what_is_no_longer_than_the_model_is_used_whatever_the_others_send() -> None:
-    assert admit(Admission(["u"], 1000.0), [1e-9, 1e-9, 1e-9, 99.0], x=np.array([100.0])) == []
-    assert admit(Admission(["u"], 1000.0), [1e-9, 1e-9, 1e-9, 101.0], x=np.array([100.0])) == [3]
-    assert admit(Admission(["u"], 1000.0), [1e-9, 1e-9, 1e-9, 0.9], x=np.zeros(4)) == []
+    assert admit(UpdateLengths(["u"], 1000.0), [1e-9, 1e-9, 1e-9, 99.0], x=np.array([100.0])) == []
+    assert admit(UpdateLengths(["u"], 1000.0), [1e-9, 1e-9, 1e-9, 101.0], x=np.array([100.0])) == [
+        3
+    ]
+    assert admit(UpdateLengths(["u"], 1000.0), [1e-9, 1e-9, 1e-9, 0.9], x=np.zeros(4)) == []
 
 
 @settings(deadline=None, max_examples=60)
@@ -97,7 +102,7 @@ def test_what_is_no_longer_than_the_model_is_used_whatever_the_others_send() -> 
 def test_lengths_within_the_ratio_of_each_other_are_never_refused(
     rounds: list[list[float]],
 ) -> None:
-    admission = Admission(["u"], 1000.0)
+    admission = UpdateLengths(["u"], 1000.0)
     for round_, lengths in enumerate(rounds, 1):
         assert admit(admission, lengths, round_, np.zeros(1)) == []
 
@@ -105,7 +110,7 @@ def test_lengths_within_the_ratio_of_each_other_are_never_refused(
 @settings(deadline=None, max_examples=60)
 @given(st.permutations([1.0, 1.5, 2.0, 0.0, 3e5, 1e17, 0.5]))
 def test_the_order_of_clients_does_not_matter(lengths: list[float]) -> None:
-    admission = Admission(["u"], 1000.0)
+    admission = UpdateLengths(["u"], 1000.0)
     refused = admit(admission, list(lengths))
     assert sorted(lengths[c] for c in refused) == [3e5, 1e17]
     assert sorted(admission.saved()["recent"][0][-4:]) == [0.5, 1.0, 1.5, 2.0]
@@ -115,13 +120,13 @@ def test_vectors_of_different_scales_are_not_compared() -> None:
     def two(client: int, u: float, dc: float) -> Update:
         return Update(client, {"u": np.array([u]), "dc": np.array([dc])}, 1, 1, 0.0)
 
-    admission = Admission(["u", "dc"], 1000.0)
+    admission = UpdateLengths(["u", "dc"], 1000.0)
     some = [two(0, 1.0, 1e6), two(1, 1.0, 1e6), two(2, 1.0, 1e6), two(3, 1e6, 1e6)]
-    assert list(admission.refused(admission.measure(some, X))) == [3]
+    assert [r.client for r in admission.refused(admission.measure(some, X))] == [3]
 
 
 def test_memory_is_bounded() -> None:
-    admission = Admission(["u"], 1000.0)
+    admission = UpdateLengths(["u"], 1000.0)
     for round_ in range(50):
         admit(admission, [1.0 + c for c in range(100)], round_)
     shapes = {name: array.shape for name, array in admission.saved().items()}
@@ -131,7 +136,7 @@ def test_memory_is_bounded() -> None:
 # Runs.
 
 
-def tampered(name: str, factor: Any) -> registry.Algorithm:
+def tampered(name: str, factor: Any) -> Algorithm:
     """Return an algorithm whose clients' vectors are multiplied, or that raise if the factor is NaN."""
     known = registry.ALGORITHMS[name]
     honest: Any = known.client
@@ -147,7 +152,7 @@ def tampered(name: str, factor: Any) -> registry.Algorithm:
             seen: Tensor = super().send(sent, vector * by if by != 1 else vector, feedback)
             return seen
 
-    return registry.Algorithm(name, "", known.strategy, Tampered, known.stateful, known.compressor)
+    return replace(known, client=Tampered)
 
 
 def run(
@@ -208,16 +213,16 @@ def test_an_old_checkpoint_without_lengths_is_restored() -> None:
     config = parse_run_config(kebab(KEYS))
     problem = make_problem(config)
     used, new, other = (make_strategy(config, problem) for _ in range(3))
-    for _ in run_rounds(InlineGrid(client_app.app, config.flat()), used, problem, config, "run"):
+    for _ in run_rounds(InlineGrid(client_app.app, config.flat()), used, problem, config):
         pass
     saved = used.saved()
     old = {n: a for n, a in saved.items() if n.partition(".")[0] not in ("admission", "attendance")}
     assert len(old) == len(saved) - 5
     new.restore(old)
     np.testing.assert_array_equal(new.x, used.x)
-    assert new.admission == other.admission
+    assert new.admission.lengths == other.admission.lengths
     other.restore(saved)
-    assert other.admission == used.admission
+    assert other.admission.lengths == used.admission.lengths
     assert other.attendance == used.attendance
     with pytest.raises(ValueError, match="lengths of updates"):
         other.restore(saved | {"admission.largest": np.zeros(3)})

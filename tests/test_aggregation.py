@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from threadpoolctl import threadpool_limits
 
 from fedapp import aggregation
-from fedapp.aggregation import (
+from fedapp.aggregation.rules import (
     CenteredClipping,
     GeometricMedian,
     Mean,
@@ -22,12 +22,14 @@ from fedapp.aggregation import (
     Rule,
     TrimmedMean,
 )
+from fedapp.building import make_strategy
 from fedapp.checkpoint import Checkpoints
-from fedapp.config import Value, parse_run_config
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.plan import plan
 from fedapp.problems import kind_of, make_problem
-from fedapp.registry import ALGORITHMS, make_strategy
+from fedapp.registry import ALGORITHMS
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.deaths import before_checkpoint, in_round, killed

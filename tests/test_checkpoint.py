@@ -12,14 +12,16 @@ import safetensors.numpy
 from filelock import FileLock
 
 from fedapp import client_app, files, run_directory
+from fedapp.building import make_strategy
 from fedapp.checkpoint import Checkpoints
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.progress import skip_reason
-from fedapp.registry import ALGORITHMS, keeps_state, make_strategy
+from fedapp.registry import ALGORITHMS, keeps_state
 from fedapp.run_directory import set_partial_aside
+from fedapp.tables import Value
 from tests.conftest import kebab, read_rounds
 from tests.support.deaths import before_checkpoint, in_round, killed, within_checkpoint
 from tests.support.processes import start_simulation
@@ -91,7 +93,7 @@ def test_all_that_changes_is_saved(name: str) -> None:
     grid = InlineGrid(client_app.app, config.flat())
     from fedapp.rounds import run_rounds
 
-    list(run_rounds(grid, used, problem, config, "run"))
+    list(run_rounds(grid, used, problem, config))
     changed = {n for n, v in vars(used).items() if not _equal(v, vars(new)[n])}
     new.restore(used.saved())
     assert _equal(used.saved(), new.saved())

@@ -13,11 +13,13 @@ from clients.fedbcgd import FedBCGDClient
 from clients.scaffold import ScaffoldClient
 from fedapp.client import Client
 from fedapp.compression import NotFiniteError, make_compressor
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
+from fedapp.parsing import parse_run_config
 from fedapp.privacy import node_privacy
 from fedapp.privacy.noise import private_update
 from fedapp.problems import make_problem
 from fedapp.refusals import Reason
+from fedapp.tables import Value
 from fedapp.uplink import Uplink
 from fedapp.wire import Update
 from tests.conftest import kebab

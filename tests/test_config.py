@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from fedapp.commandline import absolute_paths, read_overrides
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.registry import find_algorithm
+from fedapp.tables import Value
+from strategies.averaging import FedProxOptions
 from tests.support.processes import start_simulation
 
 ROOT = Path(__file__).parent.parent
@@ -51,7 +54,7 @@ def test_a_mistake_is_one_sentence_that_says_what_is_allowed(
 ) -> None:
     with pytest.raises(ConfigError) as told:
         config = parse_run_config(values)
-        find_algorithm(config)
+        find_algorithm(config.algorithm)
         make_problem(config)
     sentence = str(told.value)
     assert said in sentence
@@ -80,7 +83,7 @@ def test_presets_and_assignments(tmp_path: Path) -> None:
     preset.write_text('algorithm = "fedprox"\nlr = 0.3\n[fedprox]\nmu = 0.7\n')
     values = read_overrides([preset], ["lr=0.1 seed=3", 'dataset="quadratic"'])
     config = parse_run_config(values)
-    assert (config.algorithm, config.fedprox.mu) == ("fedprox", 0.7)
+    assert (config.algorithm, config.table(FedProxOptions).mu) == ("fedprox", 0.7)
     assert (config.lr, config.seed, config.dataset) == (0.1, 3, "quadratic")
     with pytest.raises(ConfigError, match="not understood"):
         read_overrides([], ["lr"])

@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedapp.config import parse_run_config
 from fedapp.data.sources import find_source
 from fedapp.errors import ConfigError
 from fedapp.models.networks import make_network
 from fedapp.names import did_you_mean
+from fedapp.parsing import parse_run_config
 from fedapp.registry import find_algorithm
 
 
@@ -50,7 +50,7 @@ def test_a_mistyped_name_is_answered_with_the_nearest(
 ) -> None:
     with pytest.raises(ConfigError) as told:
         config = parse_run_config({key: value})
-        find_algorithm(config)
+        find_algorithm(config.algorithm)
         find_source(config.dataset, config.data_dir)
         make_network(config.model, (1, 8, 8), 10, "batch", 0)
     assert said in str(told.value)

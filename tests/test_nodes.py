@@ -10,17 +10,19 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedapp import client_app, hosting, server_app
 from fedapp.attendance import Attendance
-from fedapp.config import Value, parse_run_config
 from fedapp.console import MOST_NODES
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.failures import MOST_OF_NODE, FailureLog
 from fedapp.hosting import Hosting
-from fedapp.strategy import MOST_TOLD_OF_NODE
+from fedapp.parsing import parse_run_config
+from fedapp.refusals import Reason, Refusal
+from fedapp.tables import Value
 from fedapp.waiting import wait_for_all
 from tests.conftest import kebab, read_rounds
 from tests.support.datasets import write_shards
 from tests.support.deaths import in_round, killed
-from tests.support.rounds import NASTY, Claims, played
+from tests.support.rounds import NASTY, Claims
 
 SMALL: dict[str, Value] = {
     "model": "mlp-4", "num-clients": 6, "clients-per-round": 6, "num-rounds": 3, "local-steps": 1,
@@ -369,16 +371,20 @@ def test_nodes_that_vanish_are_in_the_closing_summary(
 
 
 def test_a_node_with_many_clients_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    strategy = copy.deepcopy(played("fedavg").strategy)
-    caplog.clear()
-    strategy.hosting.node_of = {client: 1 + client // 1000 for client in range(2000)}
+    failures = FailureLog()
+    node_of = {client: 1 + client // 1000 for client in range(2000)}
+
+    def failed(client: int, text: str) -> Refusal:
+        return Refusal(client, Reason.FAILED, text)
+
     with caplog.at_level("WARNING", logger="flwr"):
         for number in range(3):
-            strategy._tell_why({c: f"excuse {number} of {c}" for c in range(1000)})
-        strategy._tell_why({1500: "a cable is broken", 3: "once more"})
+            reasons = [failed(c, f"excuse {number} of {c}") for c in range(1000)]
+            failures.log(reasons, node_of)
+        failures.log([failed(1500, "a cable is broken"), failed(3, "once more")], node_of)
     told = [m for m in caplog.messages if "excuse" in m]
-    assert len(told) == MOST_TOLD_OF_NODE
+    assert len(told) == MOST_OF_NODE
     (more,) = [m for m in caplog.messages if "further ones" in m]
     assert "Clients of node 1 failed" in more
     assert "Client 1500 failed: a cable is broken" in caplog.messages, "other nodes are heard"
-    assert len(caplog.messages) == MOST_TOLD_OF_NODE + 2
+    assert len(caplog.messages) == MOST_OF_NODE + 2

@@ -9,8 +9,9 @@ from safetensors.numpy import load_file
 
 from fedapp import client_app
 from fedapp.attendance import Attendance
+from fedapp.building import make_strategy
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.console import RunConsole
 from fedapp.engine import InlineGrid
 from fedapp.errors import DivergedError, RunError
@@ -18,12 +19,13 @@ from fedapp.figures import COLUMNS
 from fedapp.hosting import Hosting
 from fedapp.manifest import read_manifest
 from fedapp.observers import Observer, ResultsWriter, ending
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.progress import diverged_since, progress_of
-from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
 from fedapp.rounds_file import Record
 from fedapp.run_directory import RunDirectory
+from fedapp.tables import Value
 from tests.conftest import kebab, read_rounds
 
 
@@ -61,7 +63,7 @@ def rounds_of(config: RunConfig, *observers: Observer) -> list[Record]:
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     grid = InlineGrid(client_app.app, config.flat())
-    return list(run_rounds(grid, strategy, problem, config, "run", observers=observers))
+    return list(run_rounds(grid, strategy, problem, config, observers=observers))
 
 
 def record(round_: int, **figures: float | None) -> Record:
@@ -100,7 +102,7 @@ def test_a_run_that_cannot_start_shows_its_nodes_and_ends() -> None:
     grid = Deserted(client_app.app, config.flat())
     strategy = make_strategy(config, problem)
     with pytest.raises(RunError):
-        list(run_rounds(grid, strategy, problem, config, "run", observers=[diary]))
+        list(run_rounds(grid, strategy, problem, config, observers=[diary]))
     assert diary.lines[:2] == ["start", "nodes 0 of 4, False"]
     assert diary.lines[2].startswith("end RunError(")
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedapp.building import expected_bytes, make_strategy
 from fedapp.cli import main
-from fedapp.config import parse_run_config
+from fedapp.parsing import parse_run_config
 from fedapp.plan import plan
 from fedapp.problems import kind_of
-from fedapp.registry import ALGORITHMS, make_strategy
+from fedapp.registry import ALGORITHMS
 from fedapp.sweep import read_runs
 from tests.conftest import RunInline, kebab, read_rounds
 
@@ -48,7 +49,7 @@ def test_a_round_costs_what_the_plan_says(name: str, model: str, run_inline: Run
         }
     )
     config = parse_run_config(keys)
-    up, down = make_strategy(config, kind_of(config).outline(config)).expected_bytes()
+    up, down = expected_bytes(make_strategy(config, kind_of(config).outline(config)))
     directory = run_inline(
         **{key.replace("-", "_").replace(".", "__"): v for key, v in keys.items()}
     )
@@ -82,6 +83,6 @@ def test_a_dry_run_needs_no_data_and_leaves_nothing(
 
 def test_the_plan_of_a_compressed_run_is_nominal() -> None:
     config = parse_run_config({"algorithm": "fedpaq", "dataset": "quadratic", "qsgd.levels": 3})
-    up, _ = make_strategy(config, kind_of(config).outline(config)).expected_bytes()
+    up, _ = expected_bytes(make_strategy(config, kind_of(config).outline(config)))
     bits = config.quadratic.dim * (1 + np.ceil(np.log2(3 + 1))) + 32
     assert up == config.clients_per_round * bits / 8

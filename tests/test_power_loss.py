@@ -13,9 +13,9 @@ import pytest
 
 from benchmarks.damage import KEYS, run
 from fedapp import files
-from fedapp.config import Value
 from fedapp.errors import ConfigError
 from fedapp.rounds_file import read_rounds
+from fedapp.tables import Value
 
 
 class PowerLoss(BaseException):

@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, DivergedError
 from fedapp.manifest import read_manifest
+from fedapp.parsing import parse_run_config
 from fedapp.progress import has_ended, last_record, progress_of, skip_reason
 from fedapp.run_directory import RunDirectory, set_partial_aside
+from fedapp.tables import Value
 from tests.conftest import kebab
 
 

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from clients.averaging import FedAvgClient
-from fedapp.config import Value, parse_run_config
+from fedapp.building import make_strategy
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.registry import ALGORITHMS, make_strategy
+from fedapp.registry import ALGORITHMS
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds
 

@@ -11,13 +11,16 @@ from flwr.app import Message, RecordDict
 from safetensors.numpy import load_file
 
 from fedapp import client_app, registry, server_app
+from fedapp.algorithm import Algorithm
 from fedapp.client import Client
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.figures import COLUMNS
 from fedapp.hosting import Hosting
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
+from fedapp.tables import Value
 from fedapp.waiting import wait_for_all, wait_for_clients
 from tests.conftest import RunInline, kebab, read_rounds
 
@@ -87,10 +90,10 @@ def test_a_bad_client_costs_its_own_update_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     fedavg = registry.ALGORITHMS["fedavg"]
-    without = registry.Algorithm("fedavg", "", WithoutBad, fedavg.client)
+    without = Algorithm("fedavg", "", WithoutBad, fedavg.client)
     monkeypatch.setitem(registry.ALGORITHMS, "fedavg", without)
     expected = load_file(run_inline(**KEYS) / "model.safetensors")
-    faulty = registry.Algorithm("fedavg", "", fedavg.strategy, misbehave(how))
+    faulty = Algorithm("fedavg", "", fedavg.strategy, misbehave(how))
     monkeypatch.setitem(registry.ALGORITHMS, "fedavg", faulty)
     with caplog.at_level("WARNING", logger="flwr"):
         directory = run_inline(**KEYS, nodes=2)
@@ -158,7 +161,7 @@ def test_a_thin_round_is_repeated_with_a_fresh_cohort(
 ) -> None:
     fedavg = registry.ALGORITHMS["fedavg"]
     monkeypatch.setitem(
-        registry.ALGORITHMS, "fedavg", registry.Algorithm("fedavg", "", fedavg.strategy, Flaky)
+        registry.ALGORITHMS, "fedavg", Algorithm("fedavg", "", fedavg.strategy, Flaky)
     )
     keys = KEYS | {"clients_per_round": 2, "min_clients": 2, "round_retries": 20}
     monkeypatch.setattr(Flaky, "failing", frozenset((2, c) for c in range(4)))
@@ -335,7 +338,7 @@ def test_the_client_app_trains_only_clients_that_it_hosts() -> None:
 
 
 def test_a_broken_message_is_an_error_reply() -> None:
-    grid = InlineGrid(client_app.app, RunConfig().flat())
+    grid = InlineGrid(client_app.app, parse_run_config({}).flat())
     (reply,) = grid.send_and_receive([Message(RecordDict(), 1, "train")])
     assert reply.has_error()
 

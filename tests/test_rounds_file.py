@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.config import Value
 from fedapp.files import DamagedFileError
 from fedapp.manifest import Manifest
 from fedapp.rounds_file import (
@@ -15,6 +14,7 @@ from fedapp.rounds_file import (
     parse_line,
     read_rounds,
 )
+from fedapp.tables import Value
 
 CONFIG: dict[str, Value] = {"algorithm": "fedavg", "num-rounds": 3, "seed": 0}
 ROUNDS: list[Record] = [{"round": number, "test_loss": 1 / number} for number in (1, 2, 3)]

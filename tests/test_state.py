@@ -13,10 +13,12 @@ from flwr.app import Context, RecordDict
 from safetensors.numpy import load_file
 
 from fedapp import registry
+from fedapp.algorithm import Algorithm
 from fedapp.client import Client
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
+from fedapp.parsing import parse_run_config
 from fedapp.state import ContextStore, DirectoryStore, StateError, StateStore
+from fedapp.tables import Value
 from tests.conftest import RunInline, read_rounds
 
 Make = Callable[[Path], StateStore]
@@ -137,7 +139,7 @@ def test_a_refused_update_is_undone_at_the_client(
             strategies.append(self)
 
     faulty: type[Client] = Forgetful
-    algorithm = registry.Algorithm("mifam", "", Watched, faulty, stateful=True)
+    algorithm = Algorithm("mifam", "", Watched, faulty, stateful=True)
     monkeypatch.setitem(registry.ALGORITHMS, "mifam", algorithm)
     contexts: list[Context] = []
     keep = InlineGrid.__init__
@@ -153,7 +155,9 @@ def test_a_refused_update_is_undone_at_the_client(
     store = ContextStore(contexts[0].state)
     dim = parse_run_config({}).quadratic.dim
     held = [
-        (store.load(c, tag) or {})["g_old"] if (tag := strategy._accepted.get(c)) else np.zeros(dim)
+        (store.load(c, tag) or {})["g_old"]
+        if (tag := strategy.ledger.accepted.get(c))
+        else np.zeros(dim)
         for c in range(20)
     ]
     np.testing.assert_allclose(strategy.d, np.mean(held, axis=0), atol=1e-5)

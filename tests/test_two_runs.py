@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from fedapp import client_app, run_directory, server_app
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.run_directory import RunDirectory
+from fedapp.tables import Value
 from tests.conftest import kebab, read_rounds
 from tests.support.processes import Forked, start_simulation
 from tests.support.runs import assert_same

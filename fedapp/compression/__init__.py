@@ -1,26 +1,24 @@
 """Compression of what clients send: quantizers, sparsifiers, entropy coding.
 
-A compressor turns a vector into bytes and back; any algorithm can use any. `make_compressor` makes
-one by name.
+A compressor turns a vector into bytes and back; any algorithm can use any. `make_compressor` makes one by name. A new
+one is a class in a module of this package, with a `name` and a `codec` of its own.
 """
 
+import importlib
+import pkgutil
 from typing import Any
 
-from fedapp.compression.compressor import Compressor
+from pydantic import ValidationError
+
+from fedapp.compression.compressor import Compressor, known
 from fedapp.compression.payload import NotFiniteError, PayloadError
-from fedapp.compression.quantizers import QSGD, Float16, Identity, Uniform
-from fedapp.compression.sparsifiers import RandK, TopK
 from fedapp.errors import ConfigError
 from fedapp.names import did_you_mean
+from fedapp.tables import sentence
 
-COMPRESSORS: dict[str, type[Compressor]] = {
-    "none": Identity,
-    "float16": Float16,
-    "qsgd": QSGD,
-    "uniform": Uniform,
-    "topk": TopK,
-    "randk": RandK,
-}
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+COMPRESSORS = known()
 
 __all__ = ["COMPRESSORS", "Compressor", "NotFiniteError", "PayloadError", "make_compressor"]
 
@@ -37,5 +35,5 @@ def make_compressor(name: str, **options: Any) -> Compressor:
         )
     try:
         return COMPRESSORS[name](**options)
-    except TypeError as error:
-        raise ConfigError(f"The compressor {name} does not take that: {error}.") from None
+    except ValidationError as invalid:
+        raise ConfigError(sentence(invalid, name)) from None

@@ -1,6 +1,7 @@
 """What every compressor shares: a vector to bytes and back, framed and checked."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -10,18 +11,21 @@ from numpy.typing import NDArray
 from fedapp.compression.cells import chunks
 from fedapp.compression.payload import NotFiniteError, Reader, seal, unseal
 from fedapp.randomness import Generator
+from fedapp.tables import Table
 
 Vector = NDArray[np.float32]
 Parts = tuple[Any, ...]
 BITS_PER_NUMBER = 32
 
 
-class Compressor(ABC):
-    """A frozen dataclass of settings. A vector is quantized into parts, and those are written.
+class Compressor(Table, ABC):
+    """A table of settings, which is its table of config keys, too.
 
-    `quantize` and `parse` return the same parts; `write` and `dequantize` take them.
+    A vector is quantized into parts, and those are written. `quantize` and `parse` return the same parts; `write` and
+    `dequantize` take them.
     """
 
+    name: ClassVar[str]  # in the config
     codec: ClassVar[int]  # in the payload's frame
     unbiased: ClassVar[bool] = False  # E Q(v) = v
 
@@ -43,6 +47,10 @@ class Compressor(ABC):
         if not all(np.isfinite(part).all() for part in chunks(vector)):
             raise NotFiniteError("it holds numbers that are not finite")
         return vector
+
+    def complete(self, others: "Mapping[str, Compressor]") -> "Compressor":
+        """Return it with the settings of others in the place of their names, where it uses some."""
+        return self
 
     def for_tensors(self, sizes: tuple[int, ...]) -> "Compressor":
         """Return the same for a vector that is made of other tensors."""
@@ -83,6 +91,18 @@ class Compressor(ABC):
     def typical_variance(self, size: int) -> float:
         """Return about what q comes to for Gaussian numbers."""
         return self.variance(size)
+
+
+def known() -> dict[str, type[Compressor]]:
+    """Return the compressors of this package by their names in the config, in the order of their codecs."""
+    found: list[type[Compressor]] = []
+    waiting: list[type[Compressor]] = [Compressor]  # type: ignore[type-abstract]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if "name" in vars(kind) and kind.__module__.startswith(__package__):
+            found.append(kind)
+    return {kind.name: kind for kind in sorted(found, key=lambda kind: kind.codec)}
 
 
 def _checked(vector: NDArray[Any]) -> Vector:

@@ -6,11 +6,11 @@ NeurIPS 2017, the quantizer of FedPAQ. Uniform: the affine quantizer of FedCOM's
 
 import math
 import struct
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedapp.compression import integers
 from fedapp.compression.cells import CHUNK, chunks
@@ -25,14 +25,10 @@ ZERO = 1 << 9  # stands for the number 0 among signs and exponents
 Grids = NDArray[np.float64]  # scale, zero point and noise of each piece
 
 
-def _is_whole(value: Any, lowest: int = 0, highest: int = 1 << 40) -> bool:
-    return isinstance(value, int) and lowest <= value <= highest
-
-
-@dataclass(frozen=True)
 class Identity(Compressor):
     """Exactly the numbers: their signs and exponents are coded, the other bits are plain."""
 
+    name: ClassVar[str] = "none"
     codec: ClassVar[int] = 0
     unbiased: ClassVar[bool] = True
 
@@ -71,10 +67,10 @@ class Identity(Compressor):
         return 0.0
 
 
-@dataclass(frozen=True)
 class Float16(Compressor):
     """Half precision, of the vector scaled by a power of two so that it neither over- nor underflows."""
 
+    name: ClassVar[str] = "float16"
     codec: ClassVar[int] = 1
 
     def quantize(self, v: Vector, rng: Generator) -> tuple[int, NDArray[np.float16]]:
@@ -111,23 +107,17 @@ class Float16(Compressor):
         return 2.0**-22 + size * 2.0**-78
 
 
-@dataclass(frozen=True)
 class QSGD(Compressor):
     """Q_j(v) = |v| sign(v_j) xi_j, where xi_j is |v_j|/|v| rounded at random to a multiple of 1/s."""
 
-    levels: int = 16  # s
-    norm: Literal["l2", "max"] = "l2"
-    bucket: int = 0  # numbers that share a norm; 0: all of them
+    levels: int = Field(16, ge=1, le=32767, description="s: levels of a number's size")
+    norm: Literal["l2", "max"] = Field(
+        "l2", description='what sizes are measured by: "l2", or "max", the largest number'
+    )
+    bucket: int = Field(0, ge=0, le=1 << 40, description="numbers that share a norm; 0: all")
+    name: ClassVar[str] = "qsgd"
     codec: ClassVar[int] = 2
     unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        whole = _is_whole(self.levels, 1, 32767) and _is_whole(self.bucket)
-        if not whole or self.norm not in ("l2", "max"):
-            raise ConfigError(
-                "qsgd takes 1 to 32767 levels, the norm 'l2' or 'max', and a bucket >= 0."
-            )
 
     def write(self, norms: Vector, symbols: NDArray[np.int32]) -> bytes:
         """Write the norms, and the levels with their signs."""
@@ -205,7 +195,6 @@ class QSGD(Compressor):
         return min(d / s**2, math.sqrt(d) / s) if self.norm == "l2" else d / (4 * s**2)
 
 
-@dataclass(frozen=True)
 class Uniform(Compressor):
     """v ~ scale (q - zero), q in 0 .. 2^bits - 1, zero a whole number, so that 0 stays 0.
 
@@ -214,24 +203,28 @@ class Uniform(Compressor):
     is decoded is off by so many steps, as in FedCOM's figure 9.
     """
 
-    bits: int = 8
-    rounding: Literal["stochastic", "nearest"] = "stochastic"
-    zero_point_noise: int = 0
-    tensors: tuple[int, ...] = ()  # sizes of the pieces with a scale of their own; (): one piece
+    bits: int = Field(8, ge=1, le=16, description="of a number, 1 to 16")
+    rounding: Literal["stochastic", "nearest"] = Field(
+        "stochastic", description='to a level: "stochastic" (unbiased) or "nearest"'
+    )
+    scope: Literal["tensor", "vector"] = Field(
+        "tensor",
+        description='what shares a scale and a zero point: each "tensor", or the whole "vector"',
+    )
+    zero_point_noise: int = Field(
+        0,
+        ge=0,
+        le=1 << 40,
+        description="R: what is decoded is off by a random whole number of steps in [-R, R]",
+    )
+    # Sizes of the pieces with a scale of their own, which `for_tensors` sets; (): one piece.
+    tensors: tuple[Annotated[int, Field(ge=0)], ...] = Field((), exclude=True)
+    name: ClassVar[str] = "uniform"
     codec: ClassVar[int] = 3
 
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        if not _is_whole(self.bits, 1, 16) or not _is_whole(self.zero_point_noise):
-            raise ConfigError("uniform takes 1 to 16 bits, and a zero-point-noise >= 0.")
-        if not isinstance(self.tensors, tuple) or not all(map(_is_whole, self.tensors)):
-            raise ConfigError("uniform takes the sizes of tensors, a tuple of whole numbers.")
-        if self.rounding not in ("stochastic", "nearest"):
-            raise ConfigError("uniform rounds 'stochastic' or 'nearest'.")
-
     def for_tensors(self, sizes: tuple[int, ...]) -> "Uniform":
-        """Give other tensors scales of their own, if these have."""
-        return replace(self, tensors=sizes) if self.tensors else self
+        """Give tensors scales of their own, if the scope is the tensor."""
+        return self.model_copy(update={"tensors": sizes}) if self.scope == "tensor" else self
 
     @property
     def unbiased(self) -> bool:  # type: ignore[override]

@@ -1,36 +1,44 @@
 """Sparsifiers: a part of the numbers, and where they are."""
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from fedapp.compression import integers
-from fedapp.compression.compressor import Compressor, Parts, Vector
+from fedapp.compression.compressor import Compressor, Parts, Vector, known
 from fedapp.compression.payload import NotFiniteError, Reader
 from fedapp.compression.quantizers import Identity
-from fedapp.errors import ConfigError
 from fedapp.randomness import Generator
 
 Positions = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class _Sparsifier(Compressor):
+def _by_name(values: Any) -> Any:
+    """Return the compressor of a name, with its default settings until `complete` sets those of the config."""
+    if not isinstance(values, str):
+        return values
+    dense = {name: c for name, c in known().items() if not issubclass(c, Sparsifier)}
+    if values not in dense:
+        *first, last = map(repr, dense)
+        raise ValueError(f"should be {', '.join(first)} or {last}")
+    return dense[values]()
+
+
+class Sparsifier(Compressor):
     """k of d numbers; `values` compresses those."""
 
-    ratio: float = 0.1  # k/d
-    values: Compressor = field(default_factory=Identity)
+    ratio: float = Field(0.1, gt=0, le=1, description="part of the numbers that is sent")
+    values: Annotated[
+        Compressor, BeforeValidator(_by_name), PlainSerializer(lambda values: values.name)
+    ] = Field(Identity(), description='what compresses these: "none", "float16", "qsgd", "uniform"')
 
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        if not 0 < self.ratio <= 1:
-            raise ConfigError("A sparsifier's ratio of numbers kept lies above 0 and up to 1.")
-        if not isinstance(self.values, Compressor):
-            raise ConfigError("What compresses a sparsifier's numbers is a compressor itself.")
-        object.__setattr__(self, "ratio", float(self.ratio))  # 1 and 1.0 are the same settings
+    def complete(self, others: Mapping[str, Compressor]) -> Compressor:
+        """Use the settings of the config for what compresses the numbers."""
+        return self.model_copy(update={"values": others.get(self.values.name, self.values)})
 
     def kept(self, size: int) -> int:
         """Return k."""
@@ -66,10 +74,14 @@ class _Sparsifier(Compressor):
         return self.values.nominal_bits(k) + k * math.ceil(math.log2(max(size, 1)))
 
 
-@dataclass(frozen=True)
-class TopK(_Sparsifier):
+class TopK(Sparsifier):
     """The k largest; biased, so it wants error feedback."""
 
+    ratio: float = Field(
+        0.1, gt=0, le=1, description="part of the numbers that is sent: the largest"
+    )
+
+    name: ClassVar[str] = "topk"
     codec: ClassVar[int] = 4
 
     def choose(self, v: Vector, rng: Generator) -> Positions:
@@ -88,10 +100,17 @@ class TopK(_Sparsifier):
         return 1 - k / max(size, 1) + self.values.variance(k)
 
 
-@dataclass(frozen=True)
-class RandK(_Sparsifier):
+class RandK(Sparsifier):
     """k numbers at random, times d/k."""
 
+    ratio: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="part of the numbers that is sent: chosen at random, and scaled up",
+    )
+
+    name: ClassVar[str] = "randk"
     codec: ClassVar[int] = 5
 
     @property

@@ -7,8 +7,8 @@ from uuid import uuid4
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedapp.config import Value
 from fedapp.engine.local import CLIENT_APP_FAILED, RUN_ID, LocalGrid
+from fedapp.tables import Value
 
 log = getLogger("flwr")
 

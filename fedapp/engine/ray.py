@@ -26,7 +26,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from ray.exceptions import RayActorError, RayError
 
 from fedapp import wire
-from fedapp.config import Value
 from fedapp.engine.local import CLIENT_APP_FAILED, RUN_ID, LocalGrid
 from fedapp.engine.own_ray import OwnRay
 from fedapp.engine.transfer import (
@@ -41,6 +40,7 @@ from fedapp.engine.transfer import (
 )
 from fedapp.errors import ConfigError
 from fedapp.files import brief
+from fedapp.tables import Value
 
 log = logging.getLogger("flwr")
 NODE = 1

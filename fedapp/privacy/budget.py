@@ -31,10 +31,11 @@ from filelock import FileLock, Timeout
 from flwr.app import ConfigRecord, Context, RecordDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedapp.config import RunConfig, Value
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory, write_text
 from fedapp.privacy.accounting import gaussian_epsilon
+from fedapp.tables import Value
 
 log = logging.getLogger("flwr")
 LEDGER = "privacy-ledger.json"

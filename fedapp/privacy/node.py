@@ -19,7 +19,7 @@ from fedapp.state import NO_DIGEST
 from fedapp.wire import Update
 
 if TYPE_CHECKING:  # the registry imports the strategies, and those import this package
-    from fedapp.registry import Algorithm
+    from fedapp.algorithm import Algorithm
 
 WHY = "and, if it fails, why"
 

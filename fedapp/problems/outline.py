@@ -16,6 +16,7 @@ class Outline:
     layout: Layout
     num_buffers: int
     dtype: str
+    facts: None = None  # there are no images
 
     def initial(self) -> tuple[Vector, Vector]:
         """Return zeros, the same arrays every time."""

@@ -55,16 +55,16 @@ class Start(Protocol):
     def layout(self) -> Layout:
         """How the vector x is divided into tensors and layers."""
 
+    @property
+    def facts(self) -> ImageFacts | None:
+        """What nodes with their own data must know about the images; None if there are none."""
+
     def initial(self) -> tuple[Vector, Vector]:
         """Return the common starting point x, and the buffers: what is not trained."""
 
 
 class Problem(Start, Protocol):
     """All of it: every client's objective, the start, and the evaluation."""
-
-    @property
-    def facts(self) -> ImageFacts | None:
-        """What nodes with their own data must know; None if nodes cannot have their own data."""
 
     def objective(self, client: int) -> Objective:
         """Return f_i."""

@@ -82,9 +82,10 @@ def blocks(presets: Presets = None, config: Assignments = None) -> None:
 
     from fedapp.problems import kind_of
     from fedapp.report.blocks import blocks_table
+    from strategies.fedbcgd import Options
 
     run = read_config(presets or [], config or [])
-    Console().print(blocks_table(kind_of(run).outline(run).layout, run.fedbcgd.blocks))
+    Console().print(blocks_table(kind_of(run).outline(run).layout, run.table(Options).blocks))
 
 
 Runs = Annotated[

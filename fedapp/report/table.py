@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from fedapp.costs import human_bytes
 from fedapp.figures import find_figure
 from fedapp.report.runs import Run, over_seeds, reach
+from fedapp.traffic import human_bytes
 
 
 def markdown_table(runs: Sequence[Run], figure: str, target: float) -> str:

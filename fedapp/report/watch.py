@@ -19,7 +19,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedapp.costs import human_bytes
 from fedapp.errors import ConfigError
 from fedapp.figures import Figure, figures_of, find_figure
 from fedapp.manifest import PARTIAL
@@ -27,6 +26,7 @@ from fedapp.names import one_line
 from fedapp.problems import find_kind
 from fedapp.report.runs import read_run
 from fedapp.report.status import State, Status, status_of
+from fedapp.traffic import human_bytes
 
 SIDE_BY_SIDE = 80  # columns from which on there is room for two things in a row
 HEADER = 4  # lines

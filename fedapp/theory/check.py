@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedapp.config import RunConfig, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory
 from fedapp.parallel import run_all
+from fedapp.parsing import parse_run_config
 from fedapp.report.panels import draw_panels
 from fedapp.report.runs import load_runs
 from fedapp.report.status import State

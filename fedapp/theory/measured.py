@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedapp.config import parse_run_config
+from fedapp.parsing import parse_run_config
 from fedapp.problems import kind_of, make_problem
 from fedapp.report.runs import Run
 from fedapp.theory.fits import Values

@@ -12,9 +12,9 @@ from flwr.app import ConfigRecord
 from benchmarks import attacks
 from benchmarks.attacks import ATTACKS, AttackedGrid, Cell, Results, hostile_clients
 from fedapp import client_app
-from fedapp.config import parse_run_config
+from fedapp.building import make_strategy
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.registry import make_strategy
 from fedapp.wire import Update
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -11,12 +11,13 @@ from safetensors.numpy import load_file, save_file
 from benchmarks.damage import DAMAGES, KEYS, campaign, keys_of, outcome, run, stateful, swap
 from fedapp import client_app, server_app
 from fedapp.cli import main
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
 from fedapp.files import seal
+from fedapp.parsing import parse_run_config
 from fedapp.progress import skip_reason
 from fedapp.rounds_file import read_rounds
+from fedapp.tables import Value
 
 
 @pytest.mark.slow

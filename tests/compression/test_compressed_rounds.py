@@ -11,13 +11,15 @@ from flwr.clientapp import ClientApp
 from safetensors.numpy import load_file
 
 from clients.averaging import FedAvgClient
-from fedapp import client_app, registry, server_app
+from fedapp import client_app, server_app
+from fedapp.algorithm import Algorithm
 from fedapp.compression import COMPRESSORS, make_compressor
-from fedapp.config import Value, parse_run_config
-from fedapp.costs import sending_seconds, training_seconds
 from fedapp.engine import InlineGrid
 from fedapp.errors import DivergedError
+from fedapp.parsing import parse_run_config
 from fedapp.registry import ALGORITHMS
+from fedapp.tables import Value
+from fedapp.traffic import sending_seconds, training_seconds
 from tests.conftest import RunInline, kebab, read_rounds
 
 ONE_STEP = {"qsgd", "diana", "vrdiana"}
@@ -35,7 +37,7 @@ DIGITS: dict[str, Value] = QUADRATIC | {"dataset": "digits", "model": "mlp-3"}
 
 def problem_for(algorithm: str) -> dict[str, Value]:
     """A problem that an algorithm can do with: those that look into a network need one."""
-    return DIGITS if ALGORITHMS[algorithm].network else QUADRATIC
+    return DIGITS if ALGORITHMS[algorithm].needs.network else QUADRATIC
 
 
 def counting_app(counted: dict[str, int]) -> ClientApp:
@@ -189,9 +191,7 @@ def test_a_wrong_payload_is_one_failed_client(
 ) -> None:
     fedavg = ALGORITHMS["fedavg"]
     monkeypatch.setattr(Damaging, "damage", damage)
-    monkeypatch.setitem(
-        ALGORITHMS, "fedavg", registry.Algorithm("fedavg", "", fedavg.strategy, Damaging)
-    )
+    monkeypatch.setitem(ALGORITHMS, "fedavg", Algorithm("fedavg", "", fedavg.strategy, Damaging))
     with caplog.at_level("WARNING", logger="flwr"):
         directory = run_inline(**QUADRATIC, compressor="qsgd")
     assert [(r["clients"], r["failures"]) for r in read_rounds(directory)] == [(5, 1)] * 5

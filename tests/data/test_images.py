@@ -15,10 +15,11 @@ import pytest
 from PIL import Image
 
 from fedapp.cli import main
-from fedapp.config import Value, parse_run_config
 from fedapp.data import ImageData, Shard, cache, load_images, load_shard
 from fedapp.data.images import pixels_of
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
+from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 
 GREY = np.array([[0, 1, 127], [128, 254, 255]], np.uint8)

@@ -9,11 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedapp import client_app, server_app
-from fedapp.config import Value, parse_run_config
 from fedapp.data import Shard, load_images, load_shard
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
+from fedapp.tables import Value
 from tests.conftest import read_rounds
 from tests.support.datasets import OWN_DATA, write_parquet, write_shards
 

@@ -10,11 +10,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.data import ImageData, load_images, load_partition, samples, sources
 from fedapp.data.partitions import fill_empty
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
+from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.datasets import write_parquet
 

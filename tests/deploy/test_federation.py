@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ import pytest
 
 from clients.fedcomgate import FedCOMGATEClient
 from deploy.federation import NAME, Federation, kill
-from fedapp.config import Value
-from fedapp.registry import Algorithm
 from fedapp.rounds_file import read_rounds
+from fedapp.tables import Value
 from tests.conftest import PATIENCE, RunInline, wait_for
 from tests.support.federations import (
     LATE,
@@ -58,7 +58,7 @@ def inline_with_failures(
 
     sound = ALGORITHMS["fedcomgate"]
     with pytest.MonkeyPatch.context() as patch:
-        flaky = Algorithm("fedcomgate", "", sound.strategy, Flaky, True, sound.compressor)
+        flaky = replace(sound, client=Flaky)
         patch.setitem(ALGORITHMS, "fedcomgate", flaky)
         return run_inline(**keys | {"checkpoint_every": 0})
 

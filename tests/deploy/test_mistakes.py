@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deploy.federation import Federation, assignments
-from fedapp.config import Value
 from fedapp.rounds_file import read_rounds
+from fedapp.tables import Value
 from tests.conftest import PATIENCE, kebab, wait_for
 from tests.support.datasets import write_shards
 from tests.support.federations import LATE, Started, signal_group, wait_for_rounds

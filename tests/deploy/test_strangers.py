@@ -38,7 +38,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from deploy.credentials import make_certificates, make_node_key
 from deploy.federation import BIN, NAME, ROOT, Federation, kill
 from deploy.proxy import FLEET_ROUTES, REFUSAL
-from fedapp.config import Value
+from fedapp.tables import Value
 from tests.conftest import PATIENCE, RunInline
 from tests.support.federations import (
     NODES,

@@ -15,10 +15,12 @@ from pathlib import Path
 from flwr.serverapp import Grid
 
 from fedapp import client_app, server_app
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
+from fedapp.parsing import parse_run_config
 from fedapp.projection import SHORT
 from fedapp.registry import ALGORITHMS
+from fedapp.tables import Value
 from tests.conftest import read_rounds
 
 KEYS: dict[str, Value] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.superlink import FlwrRun, own_superlink
-from fedapp.config import Value
+from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.runs import assert_same
 

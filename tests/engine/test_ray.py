@@ -15,13 +15,15 @@ import pytest
 import ray
 
 from deploy.federation import BIN, ROOT, free_port
+from fedapp.building import make_strategy
 from fedapp.cli import main
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.engine.ray import RayGrid, RayWorkers
 from fedapp.errors import ConfigError, RunError
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from tests.conftest import PATIENCE, RunInline, default_sigint, kebab, wait_for
 from tests.support.runs import assert_same
 from tests.support.workers import run_on
@@ -70,7 +72,7 @@ def rounds_on(workers: RayWorkers, config: RunConfig) -> tuple[Any, Iterator[dic
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     grid = RayGrid(workers, config.flat())
-    return grid, run_rounds(grid, strategy, problem, config, "test")
+    return grid, run_rounds(grid, strategy, problem, config)
 
 
 def kill(workers: RayWorkers, index: int) -> None:
@@ -114,7 +116,7 @@ def test_push_and_pull(workers: RayWorkers) -> None:
     """The rest of Flower's Grid interface."""
     from flwr.app import RecordDict
 
-    grid = RayGrid(workers, RunConfig().flat())
+    grid = RayGrid(workers, parse_run_config({}).flat())
     message = grid.create_message(RecordDict(), "query", 1, "")
     identities = list(grid.push_messages([message]))
     replies = wait_for(lambda: list(grid.pull_messages(identities)), "a reply")

@@ -14,12 +14,13 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedapp import client_app
-from fedapp.config import Value, parse_run_config
+from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
 from fedapp.engine.ray import RayGrid, RayWorkers
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from tests.conftest import kebab, wait_for
 
 # One after the other: they share what they start.
@@ -108,7 +109,7 @@ def run(grid: Any, keys: dict[str, Value]) -> tuple[Any, list[dict[str, Any]]]:
     config = parse_run_config(kebab(keys))
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
-    records = list(run_rounds(grid, strategy, problem, config, "run"))
+    records = list(run_rounds(grid, strategy, problem, config))
     return strategy, records
 
 

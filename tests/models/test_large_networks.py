@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fedapp.config import parse_run_config
 from fedapp.errors import ConfigError
 from fedapp.models.networks import layout_of, make_network
+from fedapp.parsing import parse_run_config
 
 
 @pytest.mark.slow

@@ -6,10 +6,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedapp.config import LocalWork, RunConfig, parse_run_config
+from fedapp.config import LocalWork, RunConfig
 from fedapp.errors import ConfigError
 from fedapp.models.flat import FlatModel
 from fedapp.models.networks import make_network
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.problems.classification import Classification
 from fedapp.problems.quadratic import Quadratic

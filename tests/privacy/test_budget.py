@@ -19,15 +19,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedapp import client_app, wire
+from fedapp.building import make_strategy
 from fedapp.client import Client
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.parsing import parse_run_config
 from fedapp.privacy import budget
 from fedapp.privacy.accounting import epsilon, gaussian_epsilon
 from fedapp.privacy.budget import LEDGER, Limits, NodeLedger
 from fedapp.problems import make_problem
-from fedapp.registry import ALGORITHMS, make_strategy
+from fedapp.registry import ALGORITHMS
+from fedapp.tables import Value
 from fedapp.wire import Invitation
 from tests.conftest import RunInline, kebab, read_rounds
 

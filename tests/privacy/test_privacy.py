@@ -25,16 +25,20 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedapp import client_app, registry
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.algorithm import Algorithm
+from fedapp.building import make_strategy
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.privacy import CountedPrivacy, ServerNoise, accounting, server_privacy
 from fedapp.privacy.accounting import epsilon
 from fedapp.privacy.noise import clipped, clipped_mean, private_update, system_normals
 from fedapp.problems import make_problem
 from fedapp.randomness import generator
-from fedapp.registry import ALGORITHMS, Algorithm, find_compressor, make_strategy
+from fedapp.registry import ALGORITHMS, find_compressor
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds
 
@@ -660,7 +664,7 @@ def test_the_table_is_right_about_sums(name: str) -> None:
     for round_ in (1, 2):
         for strategy in (one, other):
             strategy._tag = round_
-            strategy._accepted = dict.fromkeys(range(8), round_)
+            strategy.ledger.accepted = dict.fromkeys(range(8), round_)
             strategy.invite(range(8), round_, 0)
         group = getattr(one, "group", dict.fromkeys(range(8), 0))
         vectors = [

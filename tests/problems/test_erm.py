@@ -7,11 +7,13 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.data import load_images
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.problems.erm import LinearERM
+from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 
 MODELS = ["logistic", "sigmoid-erm"]

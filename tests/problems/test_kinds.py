@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from fedapp.config import Value, parse_run_config
 from fedapp.figures import FIGURES
+from fedapp.parsing import parse_run_config
 from fedapp.problems import kind_of, make_problem
+from fedapp.tables import Value
 
 CONFIGS: dict[str, dict[str, Value]] = {
     "quadratic": {"dataset": "quadratic"},

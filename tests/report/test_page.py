@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fedapp.config import Value
 from fedapp.report.page import write_report
 from fedapp.report.runs import Run, load_runs, reach
 from fedapp.report.script import bundle
+from fedapp.tables import Value
 from tests.conftest import PATIENCE
 from tests.support.reports import embedded, write_run
 

@@ -12,9 +12,9 @@ from filelock import FileLock
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedapp import wire
-from fedapp.config import parse_run_config
 from fedapp.errors import ConfigError
 from fedapp.names import is_file_name, one_line
+from fedapp.parsing import parse_run_config
 from fedapp.report.page import write_report
 from fedapp.report.runs import best_per, load_runs, over_seeds
 from fedapp.report.status import State

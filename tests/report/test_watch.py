@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from fedapp.config import Value, parse_run_config
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.report.tensorboard import TensorBoardLog
 from fedapp.report.watch import WatchedRun, braille, view, watch
+from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.processes import start_simulation
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clients.averaging import FedAvgClient
-from fedapp.config import Value
 from fedapp.errors import ConfigError
 from fedapp.problems import make_problem
 from fedapp.problems.quadratic import Quadratic
-from fedapp.registry import ALGORITHMS, find_algorithm
+from fedapp.registry import ALGORITHMS
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests.support.cases import (
     CASES,
@@ -40,7 +39,7 @@ RUNS = [
 
 
 def test_every_algorithm_has_an_oracle() -> None:
-    networks = {a.name for a in ALGORITHMS.values() if a.network}  # theirs: test_contrast.py
+    networks = {a.name for a in ALGORITHMS.values() if a.needs.network}  # theirs: test_contrast.py
     assert {case.algorithm for case in CASES.values()} == set(ALGORITHMS) - networks
 
 
@@ -81,7 +80,8 @@ def test_examples_weighting_by_hand() -> None:
     for weighting, mean in (("uniform", 2.5), ("examples", 3.0)):
         config = config_for("fedavg", weighting=weighting)
         x = np.array([10.0], np.float32)
-        strategy = find_algorithm(config).strategy(config, FedAvgClient, x, np.zeros(0, np.float32))
+        fedavg = ALGORITHMS["fedavg"]
+        strategy = fedavg.strategy(fedavg, config, x, np.zeros(0, np.float32))
         strategy.aggregate(updates)
         np.testing.assert_allclose(strategy.x, [10 - mean], rtol=1e-6)
 

@@ -8,12 +8,15 @@ import torch
 from safetensors.numpy import load_file
 
 from clients.gradma import GradMAClient
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.config import RunConfig
 from fedapp.data import load_images
 from fedapp.errors import ConfigError
 from fedapp.models.networks import make_network
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.randomness import generator, sample_cohort
+from fedapp.registry import ALGORITHMS
+from fedapp.tables import Value
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.cases import trajectory
@@ -45,11 +48,15 @@ OWN: dict[str, dict[str, Value]] = {
 }
 
 
+def options_of(config: RunConfig) -> Any:
+    return config.table(ALGORITHMS[config.algorithm].options)
+
+
 def oracle(config: RunConfig) -> list[oracles.Vector]:
     """Local SGD on the written-out loss, then FedAvg's mean, with momentum beta1."""
     problem: Any = make_problem(config)
     data = load_images("digits", "")
-    keys, beta1 = config.options, getattr(config.options, "beta1", 0.0)
+    keys, beta1 = options_of(config), getattr(options_of(config), "beta1", 0.0)
     pixels = data.train_images.reshape(len(data.train_images), -1).astype(np.float64)
     inputs = (pixels - data.mean[0]) / data.std[0]
     x, m = problem.initial()[0], np.zeros(problem.layout.size)

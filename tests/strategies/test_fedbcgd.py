@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedapp.config import Value, parse_run_config
+from fedapp.building import make_strategy
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout, divide
 from fedapp.models.networks import layout_of, make_network
+from fedapp.parsing import parse_run_config
 from fedapp.problems import kind_of, make_problem
 from fedapp.randomness import generator, sample_cohort
-from fedapp.registry import make_strategy
+from fedapp.tables import Value
 from fedapp.wire import Update
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds

@@ -9,12 +9,13 @@ import torch
 
 from clients.fedcet import FedCETClient, exchange_gain, largest_gain
 from fedapp import client_app
-from fedapp.config import Value, parse_run_config
+from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
 from fedapp.errors import RunError
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.cases import (
@@ -89,7 +90,7 @@ def test_c_is_chosen_and_told(run_inline: RunInline, capsys: pytest.CaptureFixtu
         "FedCET uses c = 1.2, nine tenths of its bound 2/((tau + 3) lr)" in capsys.readouterr().out
     )
     config = parse_run_config(kebab(keys | {"local_steps": 3, "lr": 0.25}))
-    assert exchange_gain(config) == 0.9 * largest_gain(config) == 1.2
+    assert exchange_gain(0.0, config) == 0.9 * largest_gain(config) == 1.2
 
 
 class Failing(InlineGrid):
@@ -117,10 +118,7 @@ def run_failing(lost: tuple[int, ...], forget: bool = False, **keys: Value) -> l
     strategy = make_strategy(config, problem)
     grid = Failing(client_app.app, config.flat(), 3)
     grid.lost, grid.forget = lost, forget
-    return [
-        (strategy.x.copy(), record)
-        for record in run_rounds(grid, strategy, problem, config, "failing")
-    ]
+    return [(strategy.x.copy(), record) for record in run_rounds(grid, strategy, problem, config)]
 
 
 def test_a_client_that_fails_ends_the_run() -> None:

@@ -7,14 +7,17 @@ import pytest
 import torch
 
 from fedapp import client_app
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.building import make_strategy
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.randomness import generator, sample_cohort
-from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from fedapp.wire import Update
+from strategies.gradma import Options
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.cases import config_for, trajectory
@@ -129,9 +132,9 @@ def network_oracle(config: RunConfig, **parts: Any) -> list[oracles.Vector]:
             1.0,
             config.num_clients,
             problem.layout.tensors,
-            config.gradma.beta1,
-            config.gradma.beta2,
-            config.gradma.memory_size,
+            config.table(Options).beta1,
+            config.table(Options).beta2,
+            config.table(Options).memory_size,
             **parts,
         )
     )
@@ -148,7 +151,7 @@ def test_layers_are_projected_each_by_itself(algorithm: str, parts: dict[str, An
     for a, b in zip(ours, theirs, strict=True):
         assert np.linalg.norm(a - b) < 1e-8 * np.linalg.norm(b)
     whole = config.model_copy(
-        update={"gradma": config.gradma.model_copy(update={"scope": "model"})}
+        update={"gradma": config.table(Options).model_copy(update={"scope": "model"})}
     )
     other = trajectory(whole)[-1]
     assert np.linalg.norm(other - ours[-1]) > 1e-6, "the scope makes a difference"
@@ -160,7 +163,7 @@ def test_the_memory_can_be_saved_and_taken_up_again() -> None:
     problem = make_problem(config)
     whole: Any = make_strategy(config, problem)
     grid = InlineGrid(client_app.app, config.flat(), 2)
-    rounds = run_rounds(grid, whole, problem, config, "memory")
+    rounds = run_rounds(grid, whole, problem, config)
     for _ in range(9):
         next(rounds)
     later: Any = make_strategy(config, problem)

@@ -9,12 +9,15 @@ import torch
 
 from clients.fedcomgate import TrackingClient
 from fedapp import client_app
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.building import make_strategy
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.registry import find_compressor, make_strategy
+from fedapp.registry import find_compressor
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.cases import (
@@ -130,17 +133,15 @@ def test_the_server_keeps_only_the_means_that_somebody_waits_for() -> None:
     strategy = make_strategy(config, problem)
     grid = InlineGrid(client_app.app, config.flat(), 2)
     kept = []
-    for _ in run_rounds(grid, strategy, problem, config, "test"):
-        waiting = {strategy._accepted[c] for c in strategy._accepted}
-        assert strategy.deliveries.tags == waiting
-        kept.append(len(strategy.deliveries.tags))
+    for _ in run_rounds(grid, strategy, problem, config):
+        waiting = {strategy.ledger.accepted[c] for c in strategy.ledger.accepted}
+        assert strategy.ledger.deliveries.tags == waiting
+        kept.append(len(strategy.ledger.deliveries.tags))
     assert max(kept) < N
     full = config_for("fedcomgate", clients_per_round=N, num_rounds=3)
     strategy = make_strategy(full, problem)
-    for _ in run_rounds(
-        InlineGrid(client_app.app, full.flat(), 2), strategy, problem, full, "full"
-    ):
-        assert len(strategy.deliveries.tags) == 1
+    for _ in run_rounds(InlineGrid(client_app.app, full.flat(), 2), strategy, problem, full):
+        assert len(strategy.ledger.deliveries.tags) == 1
 
 
 @pytest.mark.parametrize("algorithm", ["fedgate", "fedcomgate", "scaffold", "feddyn", "feddc"])
@@ -155,7 +156,7 @@ def test_lost_answers_are_those_of_a_smaller_cohort(algorithm: str) -> None:
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     grid = Interrupted(client_app.app, config.flat(), 3)
-    ours = [strategy.x.copy() for _ in run_rounds(grid, strategy, problem, config, "lossy")]
+    ours = [strategy.x.copy() for _ in run_rounds(grid, strategy, problem, config)]
     x, gradient, _ = oracle_inputs(config)
     arrived = [i for i in range(N) if i % 3 != 1]  # not those of the second of three nodes
     cohorts = [arrived if k % 3 == 0 else list(range(N)) for k in range(1, ROUNDS + 1)]
@@ -192,7 +193,7 @@ def test_lost_answers_do_not_spoil_exactness(algorithm: str) -> None:
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     grid = Interrupted(client_app.app, config.flat(), 3)
-    failures = [r["failures"] for r in run_rounds(grid, strategy, problem, config, "lossy")]
+    failures = [r["failures"] for r in run_rounds(grid, strategy, problem, config)]
     assert sum(failures) > 150
     assert problem.evaluate(strategy.x, strategy.buffers)["distance"] < 1e-6
 
@@ -275,7 +276,7 @@ def test_scaffold_by_hand() -> None:
     problem: Any = make_problem(config)
     strategy: Any = make_strategy(config, problem)
     grid = InlineGrid(client_app.app, config.flat())
-    for _ in run_rounds(grid, strategy, problem, config, "hand"):
+    for _ in run_rounds(grid, strategy, problem, config):
         pass
     a, b = float(problem.A[0]), float(problem.b[0])
     assert a == pytest.approx(1.0)

@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 
 from fedapp import client_app
-from fedapp.config import RunConfig, Value, parse_run_config
+from fedapp.building import make_strategy
+from fedapp.compression import quantizers
+from fedapp.compression.sparsifiers import TopK
+from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.problems.quadratic import Quadratic
 from fedapp.randomness import generator, sample_cohort
-from fedapp.registry import make_strategy
 from fedapp.rounds import run_rounds
+from fedapp.tables import Value
+from strategies.fedbcgd import Options as BlockOptions
 from tests import oracles
 from tests.conftest import kebab
 
@@ -26,7 +31,7 @@ def trajectory(config: RunConfig, nodes: int = 1) -> list[oracles.Vector]:
     problem = make_problem(config)
     strategy = make_strategy(config, problem)
     grid = InlineGrid(client_app.app, config.flat(), nodes)
-    rounds = run_rounds(grid, strategy, problem, config, "test")
+    rounds = run_rounds(grid, strategy, problem, config)
     return [strategy.x.astype(np.float64) for _ in rounds]
 
 
@@ -68,9 +73,9 @@ def quantizer(config: RunConfig) -> oracles.Quantize:
     def draw(name: str, k: int, i: int, v: oracles.Vector) -> oracles.Vector:
         v = v.astype(np.float32).astype(np.float64)
         if config.compressor == "topk":
-            return oracles.topk(v, round(config.topk.ratio * len(v)))
+            return oracles.topk(v, round(config.table(TopK).ratio * len(v)))
         rng = generator(config.seed, f"compress {name}", k, i)
-        sent = oracles.qsgd(v, config.qsgd.levels, rng.random(len(v), np.float32))
+        sent = oracles.qsgd(v, config.table(quantizers.QSGD).levels, rng.random(len(v), np.float32))
         return sent.astype(np.float32).astype(np.float64)
 
     return draw
@@ -131,7 +136,7 @@ GRADMA_NUMBERS: dict[str, Any] = {"beta1": 0.6, "beta2": 0.8, "m": 6, "server_lr
 
 def groups_of(config: RunConfig, cohorts: oracles.Cohorts) -> list[list[list[int]]]:
     """Deal each round's clients into one group for each block, as the server does."""
-    count, dealt = config.fedbcgd.blocks, []
+    count, dealt = config.table(BlockOptions).blocks, []
     for k, cohort in enumerate(cohorts, 1):
         rng = generator(config.seed, "groups", k)
         order, blocks = rng.permutation(cohort).tolist(), rng.permutation(count).tolist()
@@ -144,7 +149,7 @@ def fedbcgd(
 ) -> Any:
     """Quadratics have no head: the shared block is empty, and the blocks are cut evenly."""
     config = numbers.pop("config")
-    count = config.fedbcgd.blocks
+    count = config.table(BlockOptions).blocks
     cuts = [round(len(x) * j / count) for j in range(count + 1)]
     numbers["blocks"] = [list(range(a, b)) for a, b in itertools.pairwise(cuts)]
     noisy, groups = with_noise(config, g), groups_of(config, cohorts)

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedapp.config import Value, parse_run_config
 from fedapp.data import load_images, load_partition
+from fedapp.parsing import parse_run_config
+from fedapp.tables import Value
 
 
 def write_parquet(

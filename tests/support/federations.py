@@ -10,9 +10,9 @@ import pytest
 
 from deploy.federation import NAME, Federation, Process, assignments
 from deploy.proxy import find_nginx
-from fedapp.config import Value
 from fedapp.errors import ConfigError
 from fedapp.rounds_file import read_rounds
+from fedapp.tables import Value
 from tests.conftest import PATIENCE, kebab, wait_for
 
 NODES = 2

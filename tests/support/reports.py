@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapp.config import Value, parse_run_config
+from fedapp.parsing import parse_run_config
+from fedapp.tables import Value
 from tests.conftest import kebab
 
 

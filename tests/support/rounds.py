@@ -10,11 +10,12 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
 from fedapp import client_app, wire
-from fedapp.config import Value, parse_run_config
+from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.registry import make_strategy
 from fedapp.strategy import FederatedStrategy
+from fedapp.tables import Value
 from tests.conftest import kebab
 
 NODES, CLIENTS = 3, 6
@@ -33,7 +34,7 @@ NASTY = "\x1b[2J\x1b]0;owned\x07line\r\nnext\u202e\x00" + "x" * 10**6
 class Round:
     """The second round of a run, before its answers are used."""
 
-    strategy: FederatedStrategy
+    strategy: FederatedStrategy[Any]
     sent: list[Message]
     answers: list[bytes]
 

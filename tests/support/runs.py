@@ -7,8 +7,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from fedapp import client_app, server_app
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
+from fedapp.parsing import parse_run_config
+from fedapp.tables import Value
 from tests.conftest import read_rounds
 
 

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from fedapp import server_app
-from fedapp.config import Value, parse_run_config
 from fedapp.engine.ray import RayGrid, RayWorkers
+from fedapp.parsing import parse_run_config
+from fedapp.tables import Value
 from tests.conftest import kebab
 
 

@@ -18,8 +18,8 @@ from clients.averaging import FedAvgClient
 from clients.fedcet import FedCETClient
 from clients.fedcomgate import TrackingClient
 from clients.feddyn import FedDynClient
-from fedapp import registry
 from fedapp.compression import quantizers
+from fedapp.compression.quantizers import Uniform
 from fedapp.config import RunConfig
 from fedapp.parallel import run_all
 from fedapp.report.commands import PRESETS
@@ -103,7 +103,7 @@ def drop_the_drift(patch: Patch) -> None:
 def flip_the_exchange(patch: Patch) -> None:
     """FedCET adds c (z_i - z) where it should take it off, and the other way round."""
     gain = clients.fedcet.exchange_gain
-    patch.setattr(clients.fedcet, "exchange_gain", lambda config: -gain(config))
+    patch.setattr(clients.fedcet, "exchange_gain", lambda c, config: -gain(c, config))
 
 
 def round_to_nearest(patch: Patch) -> None:
@@ -153,14 +153,12 @@ def flip_feddyn(patch: Patch) -> None:
 
 def ignore_the_zero_point(patch: Patch) -> None:
     """The noise of the zero point is not added."""
-    make = registry._make_compressor.__wrapped__
+    for_tensors = Uniform.for_tensors
 
-    def quiet(name: str, tables: Any, sizes: Any) -> Any:
-        qsgd, uniform, topk, randk = tables
-        silent = uniform.model_copy(update={"zero_point_noise": 0})
-        return make(name, (qsgd, silent, topk, randk), sizes)
+    def quiet(self: Uniform, sizes: tuple[int, ...]) -> Uniform:
+        return for_tensors(self.model_copy(update={"zero_point_noise": 0}), sizes)
 
-    patch.setattr(registry, "_make_compressor", quiet)
+    patch.setattr(Uniform, "for_tensors", quiet)
 
 
 def one_step_only(patch: Patch) -> None:

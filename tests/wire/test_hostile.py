@@ -29,12 +29,14 @@ from hypothesis import strategies as st
 
 from fedapp import client_app, wire
 from fedapp.compression.payload import HEADER, OVERHEAD, varint
-from fedapp.config import Value, parse_run_config
 from fedapp.engine import InlineGrid
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import DivergedError
+from fedapp.failures import MOST_OF_CLIENT
 from fedapp.hosting import Hosting
-from fedapp.strategy import MOST_TOLD
+from fedapp.parsing import parse_run_config
+from fedapp.refusals import Reason, Refusal
+from fedapp.tables import Value
 from fedapp.wire import WireError
 from tests.conftest import kebab
 from tests.support.arrays import npy
@@ -560,17 +562,21 @@ def test_printable(text: str, shown: str) -> None:
     assert wire.printable("x" * 301) == "x" * 299 + "…"
 
 
+def failed(client: int, text: str) -> Refusal:
+    return Refusal(client, Reason.FAILED, text)
+
+
 def test_a_client_that_says_ever_new_things_is_heard_a_few_times(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     strategy = copy.deepcopy(played("fedavg").strategy)
     with caplog.at_level("WARNING", logger="flwr"):
         for number in range(1000):
-            strategy._tell_why({0: f"excuse {number}"})
-        strategy._tell_why({0: "excuse 1000", 1: "a cable is broken"})
-    assert sum("excuse" in m for m in caplog.messages) == MOST_TOLD
+            strategy.failures.log([failed(0, f"excuse {number}")], {})
+        strategy.failures.log([failed(0, "excuse 1000"), failed(1, "a cable is broken")], {})
+    assert sum("excuse" in m for m in caplog.messages) == MOST_OF_CLIENT
     assert "Client 1 failed: a cable is broken" in caplog.messages
-    assert len(strategy._said) == MOST_TOLD + 1
+    assert strategy.failures.logged == MOST_OF_CLIENT + 1
 
 
 def test_flower_s_own_word_that_a_node_is_gone_counts(caplog: pytest.LogCaptureFixture) -> None:

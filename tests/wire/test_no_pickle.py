@@ -13,15 +13,15 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp import wire
+from fedapp.building import make_strategy
 from fedapp.checkpoint import Checkpoints
 from fedapp.compression import PayloadError
 from fedapp.compression.payload import seal
-from fedapp.config import parse_run_config
 from fedapp.data.cache import mapped
 from fedapp.errors import ConfigError
 from fedapp.models.vit import file_weights
+from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.registry import make_strategy
 from fedapp.state import ContextStore, DirectoryStore, StateError
 from fedapp.wire import WireError
 from tests.support.compressors import COMPRESSORS

@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist, squareform
 from threadpoolctl import threadpool_limits
 
-from fedapp.config import RunConfig
-from fedapp.errors import ConfigError
-
 Vector = NDArray[Any]
 Rows = Sequence[Vector]
 Matrix = NDArray[np.float64]
@@ -25,7 +22,6 @@ CHUNK = 1 << 15  # columns that are converted to float64 at a time
 SMOOTHING = 1e-6  # nu of RFA: the least distance that a weight is divided by
 WEISZFELD_STEPS = 100  # at most
 CONVERGED = 1e-6  # of the median distance: a smaller step is the last
-OFTEN = 0.01  # share of rounds with more hostile clients than assumed that a user is warned of
 
 
 class Rule(Protocol):
@@ -227,102 +223,3 @@ def _length(vector: Matrix) -> float:
 def _combination(weights: Matrix, rows: Rows) -> Matrix:
     """Return the weighted sum of the rows, in float64."""
     return np.concatenate([np.einsum("i,ij->j", weights, part) for part in _parts(rows)])
-
-
-# From a config to its rules.
-
-
-def hostile_in_a_round(config: RunConfig) -> int:
-    """Return f: how many of a round's clients are assumed to be hostile."""
-    return _ceil(config.hostile * config.clients_per_round)
-
-
-def rule_of(config: RunConfig) -> Rule:
-    """Return the rule for updates; refuse one that cannot withstand what is assumed."""
-    f, n = hostile_in_a_round(config), config.clients_per_round
-    if (config.aggregation == "multi-krum" or config.mixing == "nnm") and not f:
-        key = "aggregation" if config.aggregation == "multi-krum" else "mixing"
-        raise ConfigError(
-            f'{key} = "{config.model_dump()[key]}" needs to know how many clients may be hostile: set hostile to '
-            "their share, for example 0.2."
-        )
-    if n < (least := least_updates(config)):
-        raise ConfigError(
-            f"hostile = {config.hostile:g} means {f} of {n} clients, and {_name(config)} withstands them among "
-            f"{least} or more: set clients-per-round to at least that, or hostile lower."
-        )
-    rules: dict[str, Rule] = {
-        "mean": Mean(),
-        "median": Median(),
-        "trimmed-mean": TrimmedMean(config.trim),
-        "multi-krum": MultiKrum(f),
-        "geometric-median": GeometricMedian(),
-        "centered-clipping": CenteredClipping(config.clip_radius),
-    }
-    rule = rules[config.aggregation]
-    if isinstance(rule, TrimmedMean) and rule.cut(n) < f:
-        raise ConfigError(
-            f"trim = {config.trim:g} leaves out {rule.cut(n)} of {n} clients at each end and would protect nobody "
-            f"from the {f} of hostile = {config.hostile:g}: set trim to at least {config.hostile:g}."
-        )
-    return NearestNeighborMixing(f, rule) if config.mixing == "nnm" else rule
-
-
-def buffer_rule_of(config: RunConfig) -> Rule:
-    """Return the rule for the model's statistics, which have no length that a limit could be set to."""
-    if config.aggregation == "trimmed-mean":
-        return TrimmedMean(config.trim)
-    robust = config.aggregation != "mean" or config.mixing != "none" or config.max_update_norm
-    return Median() if robust else Mean()
-
-
-def least_updates(config: RunConfig) -> int:
-    """Return how many updates a round needs so that the rule withstands those that are assumed to be hostile."""
-    f = hostile_in_a_round(config)
-    if not f or (config.aggregation == "mean" and config.mixing == "none"):
-        return 1
-    return 2 * f + (3 if config.aggregation == "multi-krum" else 1)
-
-
-def advice(config: RunConfig) -> list[str]:
-    """Return what a user should know of what the rule withstands."""
-    n, total = config.clients_per_round, config.num_clients
-    said = []
-    if config.aggregation == "trimmed-mean":
-        cut = TrimmedMean(config.trim).cut(n)
-        said.append(
-            f"The trimmed mean with trim = {config.trim:g} withstands {cut} hostile of {n} clients in a round, and "
-            "protects nobody from more: trim must be at least the share of hostile clients"
-        )
-    if not config.hostile:
-        return said
-    if config.aggregation == "mean" and config.mixing == "none":
-        said.append(
-            f'aggregation = "mean" withstands no hostile client, and hostile = {config.hostile:g} changes nothing: '
-            "choose another aggregation"
-        )
-        return said
-    f, hostile = hostile_in_a_round(config), _ceil(config.hostile * total)
-    if (often := _share_of_cohorts(total, hostile, n, f)) >= OFTEN:
-        said.append(
-            f"With {hostile} of {total} clients hostile, {100 * often:.0f} % of rounds of {n} clients hold more than "
-            f"the {f} that are assumed: set hostile or clients-per-round higher"
-        )
-    return said
-
-
-def _share_of_cohorts(total: int, hostile: int, n: int, f: int) -> float:
-    """Return how likely n clients, drawn of `total`, hold more than f hostile ones."""
-    ways = math.comb(total, n)
-    more = range(f + 1, min(hostile, n) + 1)
-    return sum(math.comb(hostile, k) * math.comb(total - hostile, n - k) for k in more) / ways
-
-
-def _ceil(count: float) -> int:
-    """Round up, but for what is a rounding error: 0.07 of 100 is 7."""
-    return math.ceil(count - 1e-9)
-
-
-def _name(config: RunConfig) -> str:
-    mixed = " after mixing" if config.mixing != "none" else ""
-    return f"the {config.aggregation}{mixed}"

@@ -1,0 +1,156 @@
+"""What an algorithm declares: its two sides, its options, and what it needs of a run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedapp.compression import Compressor
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
+from fedapp.models.layout import Layout
+from fedapp.tables import NoOptions, Table, Value
+
+if TYPE_CHECKING:
+    from fedapp.client import Client
+    from fedapp.strategy import FederatedStrategy
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an algorithm needs of a run's config, checked before anything is built.
+
+    Where a need is a text, it says why, for the error message; empty if there is no such need. The last two are advice:
+    the user is warned, and the run goes on.
+    """
+
+    uniform_weighting: str = ""
+    one_local_step: bool = False
+    equal_local_steps: bool = False
+    all_clients: bool = False
+    every_update: bool = False  # a round with fewer is repeated
+    no_server_lr: bool = False
+    network: bool = False  # the method looks into a network
+    unbiased_compressor: bool = False
+    no_error_feedback: str = ""
+    low_variance: bool = False  # the compression error is fed back
+    no_second_feedback: bool = False  # tracking makes up for a biased compressor already
+
+    def check(self, config: RunConfig, name: str, compressor: Compressor | None) -> None:
+        """Raise ConfigError if the config is not what the algorithm called `name` needs."""
+        if self.all_clients and config.clients_per_round != config.num_clients:
+            raise ConfigError(
+                f"{name} needs all clients in every round: set clients-per-round = {config.num_clients}."
+            )
+        if self.no_server_lr and config.server_lr not in (0.0, 1.0):
+            raise ConfigError(f"{name} has no server step size: leave server-lr = 0.")
+        if self.uniform_weighting and config.weighting != "uniform":
+            raise ConfigError(f'{self.uniform_weighting}: set weighting = "uniform".')
+        if self.one_local_step and (config.local_steps != 1 or config.local_epochs):
+            raise ConfigError(
+                f"{name} takes one local step: set local-steps = 1, local-epochs = 0."
+            )
+        if self.equal_local_steps and config.local_epochs:
+            raise ConfigError(
+                f"{name} needs the same tau for all: set local-steps, local-epochs = 0."
+            )
+        if self.unbiased_compressor and compressor and not compressor.unbiased:
+            raise ConfigError(
+                f"{name} needs an unbiased compressor: set compressor to qsgd, randk, none or uniform "
+                "(with stochastic rounding)."
+            )
+        if self.no_error_feedback and config.error_feedback:
+            raise ConfigError(f"{self.no_error_feedback}: set error-feedback = false.")
+
+    def in_words(self) -> list[str]:
+        """Return the needs as a list for people."""
+        words = {
+            "all clients in every round": self.all_clients,
+            "one local step": self.one_local_step,
+            "the same number of local steps for all": self.equal_local_steps,
+            "uniform weighting": self.uniform_weighting,
+            "no server step size": self.no_server_lr,
+            "a network": self.network,
+            "an unbiased compressor": self.unbiased_compressor,
+            "no error feedback": self.no_error_feedback,
+        }
+        return [word for word, needed in words.items() if needed]
+
+
+def _nothing_to_check(config: RunConfig) -> None:
+    """Accept every config."""
+
+
+def _nothing_to_note(config: RunConfig, layout: Layout) -> list[str]:
+    """Return no notes."""
+    return []
+
+
+def _error_feedback(config: RunConfig) -> bool:
+    """Return whether clients send later what compression left out."""
+    return config.error_feedback
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm by its name in the config.
+
+    `compressor` is what clients use unless the config names another. `table` is the table of its options; variants
+    such as gradma-w share one, and `unread` are the keys in it that this variant ignores. `check` raises ConfigError if
+    options do not fit the config. `notes` are told before the first round.
+    """
+
+    name: str
+    summary: str
+    strategy: "type[FederatedStrategy[Any]]"
+    client: "type[Client]"
+    options: type[Table] = NoOptions
+    needs: Needs = field(default_factory=Needs)
+    stateful: bool = False  # clients remember something between rounds
+    compressor: str = "none"
+    table: str = ""
+    unread: tuple[str, ...] = ()
+    check: Callable[[RunConfig], None] = _nothing_to_check
+    notes: Callable[[RunConfig, Layout], list[str]] = _nothing_to_note
+    feedback: Callable[[RunConfig], bool] = _error_feedback
+
+    def __post_init__(self) -> None:
+        """Name the table after the algorithm."""
+        if not self.table:
+            object.__setattr__(self, "table", self.name)
+
+    @property
+    def has_options(self) -> bool:
+        """Whether there are keys of its own."""
+        return bool(self.options.model_fields)
+
+    def keys(self) -> dict[str, Value]:
+        """Return the config keys that it reads beside those of every run, with their defaults."""
+        keys: dict[str, Value] = {}
+        if not self.needs.no_server_lr:
+            keys["server-lr"] = self.strategy.default_server_lr
+        if self.compressor != "none":
+            keys["compressor"] = self.compressor
+        for key, value in self.options().model_dump(by_alias=True).items():
+            if key not in self.unread:
+                keys[f"{self.table}.{key}"] = value
+        return keys
+
+    def warnings(self, config: RunConfig, compressor: Compressor | None, size: int) -> list[str]:
+        """Return what may go wrong with a compressor and a model of `size` parameters."""
+        if compressor is None:
+            return []
+        named = type(compressor).__name__.lower()
+        said = []
+        q = compressor.typical_variance(size) if self.needs.low_variance else 0.0
+        if q > 1:
+            said.append(
+                f"The relative variance q of compressor = {named} is {q:.3g} for {size} parameters, and {self.name} is "
+                "stable only while it is about 1 or less: choose uniform with 8 bits, or qsgd with more levels or with "
+                "buckets (q = sqrt(bucket)/levels)"
+            )
+        if self.needs.no_second_feedback and self.feedback(config) and not compressor.unbiased:
+            said.append(
+                f"{self.name} tracks what was sent and so makes up for what {named} leaves out; with a memory of it as "
+                "well, that counts twice and may diverge if little is sent"
+            )
+        return said

@@ -1,0 +1,91 @@
+"""From a config and a problem to a strategy: first the checks, then the construction."""
+
+from typing import Any
+
+from fedapp import aggregation
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
+from fedapp.ledger import Place
+from fedapp.privacy import node_privacy, server_privacy
+from fedapp.problems import kind_of
+from fedapp.problems.problem import Start
+from fedapp.registry import find_algorithm, find_compressor
+from fedapp.strategy import FederatedStrategy
+from fedapp.traffic import Sizes
+
+
+def check(config: RunConfig, problem: Start) -> None:
+    """Raise ConfigError if the algorithm cannot run with this config, or cannot be protected as it asks."""
+    algorithm = find_algorithm(config.algorithm)
+    kind = kind_of(config)
+    if algorithm.needs.network and not kind.is_network:
+        raise ConfigError(
+            f"{algorithm.name} looks into a network: choose an image data set and a network as model."
+        )
+    if config.weight_decay and kind.regularizer:
+        raise ConfigError(
+            f"{config.model} has a regulariser of its own, and weight-decay would move the optimum that "
+            f"`gap` counts from: set weight-decay = 0, and {kind.regularizer}."
+        )
+    mean_rule = algorithm.strategy.rule_is_a_mean
+    aggregation.check(config, mean_rule)
+    _, buffers = problem.initial()
+    server_privacy(config).demand(mean_rule, buffers.size)
+    compressor = find_compressor(config, problem.layout.tensors)
+    algorithm.needs.check(config, algorithm.strategy.__name__, compressor)
+    algorithm.check(config)
+
+
+def make_strategy(
+    config: RunConfig, problem: Start, place: Place | None = None
+) -> FederatedStrategy[Any]:
+    """Return the config's algorithm on the server's side, at the problem's start."""
+    check(config, problem)
+    algorithm = find_algorithm(config.algorithm)
+    return algorithm.strategy(
+        algorithm,
+        config,
+        *problem.initial(),
+        compressor=find_compressor(config, problem.layout.tensors),
+        layout=problem.layout,
+        facts=problem.facts,
+        place=place,
+    )
+
+
+def notes(strategy: FederatedStrategy[Any]) -> list[str]:
+    """Return what a user should know before the first round."""
+    said = strategy.algorithm.notes(strategy.config, strategy.layout)
+    return [*said, what_is_sent(strategy)]
+
+
+def warnings(strategy: FederatedStrategy[Any]) -> list[str]:
+    """Return what may go wrong."""
+    size = strategy.x.size
+    said = aggregation.advice(strategy.config)
+    said += strategy.algorithm.warnings(strategy.config, strategy.compressor, size)
+    return said + strategy.privacy.warnings()
+
+
+def _first_cohort(strategy: FederatedStrategy[Any]) -> list[Sizes]:
+    """Return the sizes of what each client of a round sends."""
+    clients = range(strategy.config.clients_per_round)
+    strategy.on_cohort(clients, 1, 0)
+    return [strategy.sent_tensors(client) for client in clients]
+
+
+def what_is_sent(strategy: FederatedStrategy[Any]) -> str:
+    """Say what leaves a node."""
+    return strategy.upload.in_words(
+        _first_cohort(strategy), node_privacy(strategy.config).sent_beside
+    )
+
+
+def expected_bytes(strategy: FederatedStrategy[Any]) -> tuple[float, float]:
+    """Return about what a round's clients send and receive; for what is compressed, its nominal bits."""
+    cohort = _first_cohort(strategy)
+    up = sum(strategy.upload.nominal_bits(sizes) / 8 for sizes in cohort)
+    down = sum(vector.nbytes for vector in strategy.broadcast().values())
+    down += strategy.delivers * strategy.x.nbytes
+    buffers = len(cohort) * strategy.buffers.nbytes
+    return up + buffers, len(cohort) * down + buffers

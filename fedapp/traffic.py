@@ -1,0 +1,108 @@
+"""What a round sends and how long it would take: bytes, nominal bits, the simulated clock. Pure functions.
+
+The simulated clock is that of FedPAQ's section 5. A round takes r * bits / bandwidth + max over its clients of (shift + Exp) per sample it trains on.
+Only the ratio of sending a model to training on a sample matters, so that mean is one second. The
+bits are those of the bytes really sent, or those that the papers count. Training counts for the clients
+whose updates arrived, and only their local steps: full gradients, where a method needs some, are free.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fedapp import wire
+from fedapp.compression import Compressor
+from fedapp.config import RunConfig
+from fedapp.randomness import generator
+
+BITS_PER_NUMBER = 32
+SHIFT = EXPONENTIAL = 0.5
+Sizes = tuple[int, ...]  # of the tensors of a vector
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client sends: vectors by name, all made of the same tensors, and the model's buffers."""
+
+    names: tuple[str, ...]
+    compressor: Compressor | None
+    dtype: np.dtype[Any]
+    buffers: tuple[np.dtype[Any], wire.Shape]
+
+    @lru_cache(maxsize=64)  # noqa: B019 - strategies are few, and live as long as their run
+    def spec(self, sizes: Sizes) -> wire.Spec:
+        """Return what the server expects of vectors that are made of tensors of these sizes."""
+        count, codec = sum(sizes), self._codec(sizes)
+        sent = wire.Compressed(codec, count, self.dtype) if codec else (self.dtype, (count,))
+        return {**dict.fromkeys(self.names, sent), "buffers": self.buffers}
+
+    def nominal_bits(self, sizes: Sizes) -> int:
+        """Return the bits of the vectors as the papers count them."""
+        count, codec = sum(sizes), self._codec(sizes)
+        vector = codec.nominal_bits(count) if codec else 8 * self.dtype.itemsize * count
+        return len(self.names) * int(vector)
+
+    def in_words(self, cohort: Sequence[Sizes], beside: str) -> str:
+        """Say what leaves a node; `cohort` has the sizes of each client of a round."""
+        counts = sorted({sum(sizes) for sizes in cohort})
+        numbers = " to ".join(f"{count:,}" for count in (counts[0], counts[-1])[: len(counts)])
+        bits = max(self.nominal_bits(sizes) for sizes in cohort) // len(self.names)
+        how = f"compressed by {type(self.compressor).__name__.lower()}, " if self.compressor else ""
+        sent = [f"{name} ({numbers} numbers, {how}{human_bytes(bits / 8)})" for name in self.names]
+        dtype, (size,) = self.buffers
+        if size:
+            sent.append(f"buffers ({size:,} numbers, {human_bytes(size * dtype.itemsize)})")
+        return f"A client sends {', '.join(sent)}, {beside}; raw data never leave a node."
+
+    def _codec(self, sizes: Sizes) -> Compressor | None:
+        return self.compressor.for_tensors(sizes) if self.compressor else None
+
+
+def round_costs(
+    config: RunConfig,
+    round_: int,
+    updates: Sequence[wire.Update],
+    nominal: int,
+    sent: int,
+    size: int,
+) -> dict[str, int | float]:
+    """Return nominal bits and simulated seconds of a round.
+
+    `nominal` are the bits of the updates that are used, `sent` the bytes that arrived, `size` the model's.
+    """
+    work = config.local_work
+    trained = {update.client: work.samples(update.num_examples) for update in updates}
+    training = training_seconds(config, round_, trained)
+    return {
+        "uplink_bits_nominal": nominal,
+        "simulated_seconds": training + sending_seconds(config, 8 * sent, size),
+        "simulated_seconds_nominal": training + sending_seconds(config, nominal, size),
+    }
+
+
+def training_seconds(config: RunConfig, round_: int, samples: Mapping[int, int]) -> float:
+    """Return how long the slowest client takes over the samples that it trains on."""
+
+    def seconds(client: int, count: int) -> float:
+        draw = generator(config.seed, "time", round_, client).exponential(EXPONENTIAL)
+        return count * (SHIFT + draw)
+
+    return max((seconds(c, n) for c, n in samples.items()), default=0.0)
+
+
+def sending_seconds(config: RunConfig, bits: float, num_parameters: int) -> float:
+    """Return how long the uploads take, one after the other, as over one shared channel."""
+    bandwidth = BITS_PER_NUMBER * num_parameters / max(config.time.comm_comp_ratio, 1e-12)
+    return bits / bandwidth
+
+
+def human_bytes(count: float) -> str:
+    """Write a number of bytes with three digits and a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:,.0f} TB"

@@ -1,0 +1,40 @@
+"""FedMLB and FedMLBM: the server is FedAvg's, or FedAvgM's; see `clients/fedmlb.py`."""
+
+from pydantic import Field
+
+from clients.fedmlb import FedMLBClient
+from fedapp.algorithm import Algorithm, Needs
+from fedapp.tables import Table
+from strategies.averaging import FedAvg, FedAvgM, FedAvgMOptions
+
+
+class Options(Table):
+    """FedMLB."""
+
+    lambda1: float = Field(1.0, ge=0, description="weight of the paths' cross-entropy")
+    lambda2: float = Field(
+        1.0, ge=0, description="weight of the paths' divergence from the network's output"
+    )
+    temperature: float = Field(1.0, gt=0, description="T of the divergence")
+
+
+class MomentumOptions(Options, FedAvgMOptions):
+    """FedMLB with server momentum."""
+
+
+ALGORITHM = Algorithm(
+    "fedmlb",
+    "FedAvg with paths through x's blocks",
+    FedAvg,
+    FedMLBClient,
+    options=Options,
+    needs=Needs(network=True),
+)
+WITH_MOMENTUM = Algorithm(
+    "fedmlbm",
+    "FedMLB with momentum on the server",
+    FedAvgM,
+    FedMLBClient,
+    options=MomentumOptions,
+    needs=Needs(network=True),
+)
