@@ -30,7 +30,7 @@ def test_a_description_says_what_the_choices_are(key: Key) -> None:
 def test_pyproject_declares_the_keys_as_they_are_generated() -> None:
     committed = (ROOT / "pyproject.toml").read_text()
     assert with_toml_block(committed, type(DEFAULTS)) == committed, (
-        "replace the tables [tool.flwr.app.config...] of pyproject.toml with what `fedapp config --toml` prints"
+        "run `fedapp config --write pyproject.toml`"
     )
     declared = flatten_dict(tomllib.loads(committed)["tool"]["flwr"]["app"]["config"])
     expected = DEFAULTS.flat()
@@ -62,3 +62,8 @@ def test_the_command_shows_values_and_what_differs_from_the_defaults(
     capsys.readouterr()
     assert main(["config", "--toml"]) == 0
     assert capsys.readouterr().out == toml_block(type(DEFAULTS))
+    assert main(["config", "--write", str(tmp_path / "pyproject.toml")]) == 2
+    assert "is not a file" in capsys.readouterr().err
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    assert main(["config", "--write", str(tmp_path / "pyproject.toml")]) == 0
+    assert (tmp_path / "pyproject.toml").read_text().endswith(toml_block(type(DEFAULTS)))
