@@ -46,7 +46,7 @@ def run(
         bool, typer.Option("--dry-run", help="check the runs, and show what they would cost")
     ] = False,
     best_by: Annotated[
-        str, typer.Option("--best-by", metavar="FIGURE", help="what --per chooses by")
+        str, typer.Option("--best-by", metavar="METRIC", help="what --per chooses by")
     ] = "test_accuracy",
     per: Annotated[
         list[str] | None,

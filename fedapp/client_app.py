@@ -1,7 +1,7 @@
 """The ClientApp: from a message to the clients that this node hosts, and back."""
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 
 from fedapp import wire
 from fedapp.algorithm import Algorithm
+from fedapp.client import State
 from fedapp.config import RunConfig
 from fedapp.data import ImageFacts, Shard
 from fedapp.errors import ConfigError
@@ -95,6 +96,7 @@ def train(message: Message, context: Context) -> Message:
         hosted = hosted_clients(context.node_config, config.num_clients)
         problem = make_problem(config, _shard(context, hosted, invitation.facts))
         store = _store(config, context, invitation)
+        round_ = _Round(invitation, config, algorithm, problem, store)
         privacy = node_privacy(config)
         privacy.demand(algorithm, problem)
         spent = privacy.charge(context, [c for c in invitation.accepted if c in hosted])
@@ -109,8 +111,7 @@ def train(message: Message, context: Context) -> Message:
                 raise ValueError(f"this node does not host client {client}")
             if client in spent:
                 raise budget.BudgetError(spent[client])
-            update = _train_client(client, invitation, config, algorithm, problem, store)
-            wire.add_update(content, privacy.shown(update))
+            wire.add_update(content, privacy.shown(round_.train(client)))
         except (StateError, budget.BudgetError) as error:
             log.error("Client %d failed in round %d: %s", client, invitation.round, error)
             refusals.append(Refusal(client, Reason.FAILED, str(error)))
@@ -154,45 +155,49 @@ def _store(config: RunConfig, context: Context, invitation: Invitation) -> State
     return ContextStore(context.state)
 
 
-def _load(
-    store: StateStore, client: int, tag: int, digest: int, config: RunConfig
-) -> Arrays | None:
-    """Return a client's state; if all states are to restart together, a damaged one is a lost one."""
-    try:
-        return store.load(client, tag, digest)
-    except StateError as error:
-        if config.on_lost_state != "reset":
-            raise
-        log.error("Client %d: %s", client, error)
-        return None
+@dataclass(frozen=True)
+class _Round:
+    """What this node's clients train with in a round."""
 
+    invitation: Invitation
+    config: RunConfig
+    algorithm: Algorithm
+    problem: Problem
+    store: StateStore
 
-def _train_client(
-    client: int,
-    invitation: Invitation,
-    config: RunConfig,
-    algorithm: Algorithm,
-    problem: Problem,
-    store: StateStore,
-) -> Update:
-    accepted = invitation.accepted[client]
-    stateful = keeps_state(config)
-    digest = invitation.digests.get(client, NO_DIGEST)
-    remembered = _load(store, client, accepted, digest, config) if stateful and accepted else {}
-    objective = problem.objective(client)
-    device = objective.buffers.device
-    state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}
-    compressor = find_compressor(config, problem.layout.tensors)
-    options = config.table(algorithm.options)
-    trainee = algorithm.client(
-        objective, config, client, state, compressor, invitation.round, options
-    )
-    received = invitation.shared | invitation.per_client.get(client, {})
-    buffers = received.pop("buffers")
-    update = trainee.train(received, buffers)
-    digest = NO_DIGEST
-    if stateful:
-        kept = {name: tensor.cpu().numpy() for name, tensor in trainee.state.items()}
-        keep = {accepted, *invitation.kept.get(client, [])}
-        digest = store.save(client, invitation.tag, kept, keep)
-    return replace(update, state_lost=remembered is None, state_digest=digest)
+    def train(self, client: int) -> Update:
+        """Train one client; its state is saved before its update may leave."""
+        invitation, stateful = self.invitation, keeps_state(self.config)
+        remembered = self._load(client) if stateful else {}
+        objective = self.problem.objective(client)
+        device = objective.buffers.device
+        state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}
+        compressor = find_compressor(self.config, self.problem.layout.tensors)
+        options = self.config.table(self.algorithm.options)
+        trainee = self.algorithm.client(
+            objective, self.config, client, state, compressor, invitation.round, options
+        )
+        received = invitation.shared | invitation.per_client.get(client, {})
+        buffers = received.pop("buffers")
+        update = trainee.train(received, buffers)
+        digest = self._save(client, trainee.state) if stateful else NO_DIGEST
+        return replace(update, state_lost=remembered is None, state_digest=digest)
+
+    def _load(self, client: int) -> Arrays | None:
+        """Return a client's state; None if it is lost, or damaged and all states are to restart together."""
+        if not (accepted := self.invitation.accepted[client]):
+            return {}
+        try:
+            return self.store.load(client, accepted, self.invitation.digests.get(client, NO_DIGEST))
+        except StateError as error:
+            if self.config.on_lost_state != "reset":
+                raise
+            log.error("Client %d: %s", client, error)
+            return None
+
+    def _save(self, client: int, state: State) -> int:
+        """Save a client's state, and keep those that the server may ask for; return its digest."""
+        invitation = self.invitation
+        arrays = {name: tensor.cpu().numpy() for name, tensor in state.items()}
+        keep = {invitation.accepted[client], *invitation.kept.get(client, [])}
+        return self.store.save(client, invitation.tag, arrays, keep)

@@ -120,12 +120,14 @@ def _names_of(key: str) -> list[str]:
         return list(ALGORITHMS)
     if key == "dataset":
         from fedapp.data.sources import HUB
+        from fedapp.problems.kinds import DATASETS
 
-        return ["digits", "quadratic", *HUB]
+        return ["digits", *DATASETS, *HUB]
     if key == "model":
         from fedapp.models.networks import NETWORKS
+        from fedapp.problems.kinds import MODELS
 
-        return [*NETWORKS, "logistic", "sigmoid-erm"]
+        return [*NETWORKS, *MODELS]
     return next((declared.names for declared in _declared_keys() if declared.path == key), [])
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from fedapp.commandline import absolute_paths, read_overrides
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
+from fedapp.figures import find_figure, ranked
 from fedapp.names import did_you_mean, one_line
 from fedapp.report.outcome import Tally, show_outcome
 from fedapp.sweep import PlannedRun, read_runs
@@ -241,14 +242,13 @@ def _run_side_by_side(runs: Sequence[RunConfig], workers: int, tally: Tally) -> 
     from fedapp.parallel import run_all
     from fedapp.progress import last_record
 
-    tally.skipped += [config.run_name for config in runs if _ended_before(config)]
+    tally.skipped += [config.run_name for config in runs if _is_skipped(config)]
     started = time.monotonic()
     for number, (config, error) in enumerate(run_all(runs, workers), 1):
         left = _duration((time.monotonic() - started) / number * (len(runs) - number))
         record = last_record(config)
-        shown = [
-            f"{k} {record[k]:.4g}" for k in ("test_accuracy", "gap") if record.get(k) is not None
-        ]
+        known = [find_figure(name) for name in ranked(record) if record[name] is not None]
+        shown = [f"{figure.label} {figure.text(record[figure.name])}" for figure in known[:2]]
         if error:
             shown.append(one_line(str(error)))
             tally.fail(config, error)
@@ -258,16 +258,11 @@ def _run_side_by_side(runs: Sequence[RunConfig], workers: int, tally: Tally) -> 
         )
 
 
-def _ended_before(config: RunConfig) -> bool:
-    """Tell whether a sweep skips a run: its model is there and all its rounds are, or it diverged."""
-    from fedapp.manifest import results_dir
-    from fedapp.report.runs import read_run
-    from fedapp.report.status import State
+def _is_skipped(config: RunConfig) -> bool:
+    """Tell whether a sweep skips a run; what is wrong with its directory is reported when it is run."""
+    from fedapp.progress import skip_reason
 
-    directory = results_dir(config) / config.run_name
     try:
-        state = read_run(directory).status.state
+        return bool(skip_reason(config))
     except (OSError, ConfigError):
         return False
-    whole = state is State.COMPLETE and (directory / "model.safetensors").is_file()
-    return whole or state is State.DIVERGED

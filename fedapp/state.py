@@ -2,11 +2,11 @@
 
 A client cannot know whether the server used its update: the reply may be lost, late or refused, or
 the round repeated. So each state is kept under the `tag` of the attempt that made it, and the
-server says with the next invitation which tag it accepted last; anything newer is forgotten. It also
-says which older ones a checkpoint of its own would ask for: a server that resumes finds them.
+server says with the next invitation which tag it accepted last; anything newer is ignored. It also
+says which older ones its checkpoints refer to: a server that resumes finds them.
 
-A state on disk carries its run, client, tag and a digest. The server learns the digest with the update, names it in its
-checkpoints and in the next invitation: a state that has changed meanwhile is never trained with.
+A state on disk carries its run, client, tag and a digest. The server learns the digest with the update, and names it in its
+checkpoints and in the next invitation: a client never trains with a state that has changed meanwhile.
 """
 
 from collections.abc import Collection
@@ -29,7 +29,7 @@ from fedapp.files import (
 )
 
 CLIENT_STATE = "client-state"  # in a run's directory, if nodes and server share a disk
-NO_DIGEST = 0  # of a state that is in memory, or that must not be told of
+NO_DIGEST = 0  # of a state in memory, or of one that must not be revealed
 OLD = 1  # instead of a digest: the state of an older version, which has none
 
 
@@ -125,7 +125,7 @@ class DirectoryStore:
             ) from None
         for other in path.parent.glob("*.safetensors"):
             if _is_old(other.stem, tag, keep):
-                with suppress(OSError):  # a directory, which we have not made
+                with suppress(OSError):  # a directory, which is not ours
                     other.unlink()
         remove_leftovers(path.parent, STALE_AFTER)
         return short(digest)

@@ -121,6 +121,9 @@ def _equal(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(_equal(one[k], other[k]) for k in one)
     if hasattr(one, "rows"):
         return all(_equal(getattr(one, n), getattr(other, n)) for n in ("rows", "scales", "grams"))
+    *own, _object = type(one).__mro__
+    if hasattr(one, "__dict__") and not any("__eq__" in vars(kind) for kind in own):
+        return type(one) is type(other) and _equal(vars(one), vars(other))
     return bool(one == other)
 
 

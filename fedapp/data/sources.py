@@ -15,6 +15,7 @@ from fedapp.data.samples import Split, decode_table, mixed_depths
 from fedapp.errors import ConfigError
 from fedapp.files import existing_directory
 from fedapp.names import did_you_mean
+from fedapp.problems.kinds import DATASETS
 
 DECODER = 2  # part of the cache's key: raise it when files decode to other numbers than before
 
@@ -72,7 +73,7 @@ def find_source(name: str, data_dir: str) -> Source:
         )
     if name in HUB:  # all of them 8-bit grey or RGB, which every DECODER read alike
         return Source(f"hub-{name}", lambda: decode_hub(name))
-    known = ["digits", "quadratic", *HUB]
+    known = ["digits", *DATASETS, *HUB]
     raise ConfigError(
         f"dataset = {name!r} is not known{did_you_mean(name, known)}: choose {', '.join(known)}, or set "
         "data-dir to a directory that holds <dataset>/train-*.parquet and test-*.parquet."

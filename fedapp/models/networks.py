@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout
 from fedapp.names import did_you_mean
+from fedapp.problems.kinds import MODELS
 
 Shape = tuple[int, int, int]
 NETWORKS = (
@@ -281,8 +282,9 @@ def make_network(
                 return vit_base(shape, num_classes, image_size, weights)
             case _ if re.fullmatch(r"mlp(-[1-9]\d{0,5})+", name):
                 return mlp(shape, num_classes, [int(w) for w in name.split("-")[1:]])
-    near = did_you_mean(name, [*NETWORKS, "mlp-200", "logistic", "sigmoid-erm"])
+    near = did_you_mean(name, [*NETWORKS, "mlp-200", *MODELS])
     raise ConfigError(
         f"model = {name!r} is not known{near}: choose {', '.join(NETWORKS)}, mlp with its hidden widths, "
-        "such as mlp-200-200, or for two classes logistic or sigmoid-erm."
+        "such as mlp-200-200, or for two classes "
+        f"{' or '.join(MODELS)}."
     )

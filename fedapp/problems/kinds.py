@@ -20,10 +20,11 @@ class Kind:
     """What a config says about its problem, and how to build it."""
 
     name: str
-    matches: Callable[[str, str], bool]  # whether the keys dataset and model choose it
     make: "Callable[[RunConfig, Shard | None], Problem]"
     outline: "Callable[[RunConfig], Outline]"  # its size, without its data
     metrics: "Callable[[RunConfig], tuple[str, ...]]"  # the figures that `evaluate` returns
+    datasets: tuple[str, ...] = ()  # values of the key dataset that choose this problem
+    models: tuple[str, ...] = ()  # values of the key model that choose it
     uses_model: bool = True  # whether the key model matters, so that it belongs into labels
     is_network: bool = False  # algorithms may look into it, and nodes may have their own data
     has_classes: bool = True  # whether clients hold labelled samples of a data set
@@ -68,16 +69,15 @@ def _outline_classification(config: "RunConfig") -> "Outline":
 
 QUADRATIC = Kind(
     name="quadratic",
-    matches=lambda dataset, model: dataset == "quadratic",
     make=_make_quadratic,
     outline=_outline_quadratic,
     metrics=lambda config: ("test_loss", "gap", "distance", "squared_gradient"),
+    datasets=("quadratic",),
     uses_model=False,
     has_classes=False,
 )
 LINEAR = Kind(
     name="linear",
-    matches=lambda dataset, model: model in ("logistic", "sigmoid-erm"),
     make=_make_linear,
     outline=_outline_linear,
     metrics=lambda config: (
@@ -87,11 +87,11 @@ LINEAR = Kind(
         "squared_gradient",
         *(["gap"] if config.model == "logistic" else []),
     ),
+    models=("logistic", "sigmoid-erm"),
     regularizer="erm.regularization",
 )
 CLASSIFICATION = Kind(
     name="classification",
-    matches=lambda dataset, model: True,
     make=_make_classification,
     outline=_outline_classification,
     metrics=lambda config: (
@@ -101,7 +101,10 @@ CLASSIFICATION = Kind(
     ),
     is_network=True,
 )
-KINDS = (QUADRATIC, LINEAR, CLASSIFICATION)  # the first that matches is the config's
+KINDS = (QUADRATIC, LINEAR)  # the first that is chosen by name; otherwise it is CLASSIFICATION
+# Names that are neither a data set of images nor a network:
+DATASETS = tuple(name for kind in KINDS for name in kind.datasets)
+MODELS = tuple(name for kind in KINDS for name in kind.models)
 
 
 def kind_of(config: "RunConfig") -> Kind:
@@ -111,4 +114,5 @@ def kind_of(config: "RunConfig") -> Kind:
 
 def find_kind(dataset: str, model: str) -> Kind:
     """Return the problem that these values of the keys `dataset` and `model` choose."""
-    return next(kind for kind in KINDS if kind.matches(dataset, model))
+    chosen = (kind for kind in KINDS if dataset in kind.datasets or model in kind.models)
+    return next(chosen, CLASSIFICATION)

@@ -92,7 +92,7 @@ Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="directories of runs, or that hold several")
 ]
 BestBy = Annotated[
-    str, typer.Option("--best-by", help="the figure that --per chooses by; default: what is shown")
+    str, typer.Option("--best-by", help="the metric that --per chooses by; default: what is shown")
 ]
 Per = Annotated[
     list[str] | None,
@@ -110,7 +110,7 @@ def plot(
         list[str] | None,
         typer.Option("-x", "--x", help="rounds, bytes, time or nominal-time; may be repeated"),
     ] = None,
-    y: Annotated[str, typer.Option("-y", "--y", help="a figure of rounds.jsonl")] = "test_accuracy",
+    y: Annotated[str, typer.Option("-y", "--y", help="a metric of rounds.jsonl")] = "test_accuracy",
     log: Annotated[bool, typer.Option("--log", help="logarithmic y axis")] = False,
     log_x: Annotated[bool, typer.Option("--log-x", help="logarithmic bytes and time")] = False,
     lowest: Annotated[float | None, typer.Option("--from", help="where the y axis begins")] = None,
@@ -153,12 +153,12 @@ def grid(
         typer.Option("-y", "--y", help="the config key of the rows", autocompletion=complete_key),
     ],
     value: Annotated[
-        str, typer.Option("--value", help="a figure of rounds.jsonl")
+        str, typer.Option("--value", help="a metric of rounds.jsonl")
     ] = "test_accuracy",
     title: Annotated[str, typer.Option("--title")] = "",
     output: Picture = Path("grid.png"),
 ) -> None:
-    """Draw a heat map: the runs' best figure over two config keys.
+    """Draw a heat map: the runs' best metric over two config keys.
 
     RUN is the directory of a run, or one that holds several.
     """
@@ -173,9 +173,9 @@ def grid(
 def table(
     runs: Runs,
     figure: Annotated[
-        str, typer.Option("--figure", help="a figure of rounds.jsonl")
+        str, typer.Option("--metric", "--figure", help="a metric of rounds.jsonl")
     ] = "test_accuracy",
-    target: Annotated[float, typer.Option("--target", help="of the figure, to reach")] = 0.9,
+    target: Annotated[float, typer.Option("--target", help="of the metric, to reach")] = 0.9,
     best_by: BestBy = "",
     per: Per = None,
 ) -> None:
@@ -222,7 +222,7 @@ def watch(
     every: Annotated[float, typer.Option("--every", min=0.1, help="seconds")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="show it once and end")] = False,
 ) -> None:
-    """Show a run while it works: its figures and curves, refreshed until it ends.
+    """Show a run while it works: its metrics and curves, refreshed until it ends.
 
     RUN is the directory of a run; of one that holds several, the run written to last.
     """

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
+from fedapp.figures import ranked
 from fedapp.names import one_line
 
 MOST_NAMES = 20  # in a list of runs
@@ -48,7 +49,9 @@ def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], ta
             except ConfigError as error:
                 print(one_line(str(error)), file=sys.stderr)
     if best_by == "test_accuracy" and all(math.isnan(run.best(best_by)) for run in loaded):
-        best_by = "gap"  # problems without classes
+        names = ranked(name for run in loaded for record in run.rounds for name in record)
+        known = (name for name in names if not all(math.isnan(run.best(name)) for run in loaded))
+        best_by = next(known, best_by)
     if loaded:
         chosen = best_per(loaded, per, best_by) if per else loaded
         print()

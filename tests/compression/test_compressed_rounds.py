@@ -84,6 +84,7 @@ def test_every_vector_counts(algorithm: str, up: int, down: int, run_inline: Run
     assert last["uplink_bits_nominal"] == 6 * up * 32 * 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_any_compressor_goes_with_any_algorithm(

@@ -342,6 +342,7 @@ def test_images_without_content_are_told_every_time(
     assert [said in message for message in first] == ([True, True] if said else [])
 
 
+@pytest.mark.slow
 def test_a_set_of_16_bits_is_learnt(run_inline: RunInline, tmp_path: Path) -> None:
     """From the digits in the lowest tenth of 16 bits: as good as the same in 8, and the same every time."""
     digits = load_images("digits", "")

@@ -246,6 +246,7 @@ DP_KEYS: dict[str, st.SearchStrategy[Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
 @given(st.fixed_dictionaries({}, optional=DP_KEYS))
 def test_no_run_config_undercuts_a_node(tmp_path_factory: Any, keys: dict[str, Value]) -> None:
@@ -391,6 +392,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_processes_lose_no_count_when_two_write_and_when_one_is_killed(tmp_path: Path) -> None:
     arguments, pipe = [sys.executable, "-c", CHARGE, str(tmp_path)], subprocess.PIPE
     processes = [subprocess.Popen(arguments, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]

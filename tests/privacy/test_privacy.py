@@ -286,6 +286,7 @@ def test_local_privacy_hides_losses_and_examples(
     assert len(told) > S  # the test above could fail
 
 
+@pytest.mark.slow
 def test_it_learns_under_modest_noise(run_inline: RunInline) -> None:
     keys: dict[str, Value] = {
         "model": "logreg", "partition": "iid", "num_clients": 60, "clients_per_round": 40,
@@ -593,6 +594,7 @@ def test_what_clients_sent_in_a_thin_round_counts(
     assert spent == [epsilon(Z / 2, 1e-5, k) for k in (1, 3, 4)]
 
 
+@pytest.mark.slow
 def test_nobody_is_drawn_in_place_of_a_client_that_fails(
     run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,7 +250,7 @@ def test_the_x_axis_can_be_switched(show: Show, tmp_path: Path) -> None:
 @in_browser
 def test_log_scales(show: Show, tmp_path: Path) -> None:
     page = show(write_three(tmp_path / "runs"))
-    page.get_by_label("Figure", exact=True).select_option("train_loss")
+    page.get_by_label("Metric", exact=True).select_option("train_loss")
     page.get_by_label("log y").set_checked(True)
     assert page.locator("#y-label").inner_html() == "train loss, log scale"
     heights = [y for _, y in geometry(page)["fedavg"]]
@@ -350,7 +350,7 @@ def test_the_target_can_be_moved(show: Show, tmp_path: Path) -> None:
     lines.append(page.locator("#plot .target-line").get_attribute("y1"))
     heights = [float(line or "nan") for line in lines]
     assert heights[2] < heights[0] < heights[1]  # up the page is up the scale
-    page.get_by_label("Figure", exact=True).select_option("train_loss")
+    page.get_by_label("Metric", exact=True).select_option("train_loss")
     assert page.locator("#plot .target-line").count() == 0
 
 
@@ -371,7 +371,7 @@ def test_problems_without_accuracy_are_judged_by_the_figure_that_is_drawn(
     for name, gap in (("fast", falling), ("slow", slow)):
         expected = next(k + 1 for k, value in enumerate(gap) if value <= 0.05)
         assert number(cell(page, name, "target-rounds")) == expected
-    page.get_by_label("Figure", exact=True).select_option("distance")
+    page.get_by_label("Metric", exact=True).select_option("distance")
     assert number(cell(page, "slow", "best")) == pytest.approx(3 * min(slow), rel=1e-3)
 
 
@@ -435,7 +435,7 @@ def test_hostile_text_is_shown_and_nothing_of_it_runs(show: Show) -> None:
     assert HOSTILE in names(page)
     assert page.locator("h1").inner_text() == HOSTILE
     assert HOSTILE in page.locator("#config td").all_inner_texts()
-    page.get_by_label("Figure", exact=True).select_option(HOSTILE)
+    page.get_by_label("Metric", exact=True).select_option(HOSTILE)
     assert page.locator("#y-label").inner_html().startswith("&lt;/script&gt;&lt;img")
     page.locator("#plot").hover()
     assert page.locator("#tip strong").inner_text() in (HOSTILE, "other")

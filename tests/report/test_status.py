@@ -331,7 +331,7 @@ def test_odd_figures_are_no_figures(tmp_path: Path, command: Fedapp) -> None:
     write_run(tmp_path / "runs", "fine", {"gap": [1.0], "test_accuracy": [0.1]}, lr=0.3)
     picture = tmp_path / "p.png"
     for figure in ("gap", "wall_seconds"):
-        assert command("table", tmp_path / "runs", "--figure", figure) == 0
+        assert command("table", tmp_path / "runs", "--metric", figure) == 0
         words = ["-y", figure, "-x", "rounds", "--log", "-o", picture]
         assert command("plot", tmp_path / "runs", *words) == 0
 
