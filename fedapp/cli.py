@@ -96,12 +96,21 @@ def show_config(
     toml: Annotated[
         bool, typer.Option("--toml", help="print the block that pyproject.toml declares, instead")
     ] = False,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="PYPROJECT", help="replace that block in this file"),
+    ] = None,
 ) -> None:
     """Show the run config: every key with its value, its default if that is another, and what it means."""
-    from fedapp.keys import config_table, toml_block
+    from fedapp.keys import config_table, toml_block, with_toml_block
 
     if toml:
         typer.echo(toml_block(type(read_config([], []))), nl=False)
+        return
+    if write:
+        if not write.is_file():
+            raise ConfigError(f"--write {write} is not a file: give the path of a pyproject.toml.")
+        write.write_text(with_toml_block(write.read_text(), type(read_config([], []))))
         return
     from rich.console import Console
 

@@ -72,7 +72,7 @@ class DpKeys(Table):
     )
     noise_from: Literal["system", "seed"] = Field(
         "system",
-        description='the operating system\'s entropy, and cohorts too; or "seed": reproducible, and protects nobody',
+        description='"system": the operating system\'s entropy, for cohorts too; or "seed": reproducible, and protects nobody',
     )
     max_epsilon: float = Field(
         0.0,
@@ -126,7 +126,7 @@ class RunConfig(Table):
     server_lr: float = Field(
         0.0,
         ge=0,
-        description="server step size; 0: the algorithm's own default (1.0; fedadam 0.02)",
+        description="server step size; 0: the algorithm's own default (see `fedapp algorithms`)",
     )
     weighting: Literal["uniform", "examples"] = Field(
         "uniform",
@@ -140,7 +140,7 @@ class RunConfig(Table):
     )
     mixing: Literal["none", "nnm"] = Field(
         "none",
-        description='"nnm": before that, every update becomes the mean of its nearest ones; for clients whose data differ',
+        description='"nnm": before that, every update becomes the mean of its nearest ones, for clients whose data differ; or "none"',
     )
     hostile: float = Field(
         0.0,
@@ -169,7 +169,7 @@ class RunConfig(Table):
     )
     too_long: Literal["reject", "clip"] = Field(
         "reject",
-        description='an update above it: "reject" it, as a failed client, or "clip" it to that length',
+        description='an update above max-update-norm: "reject" it, as a failed client, or "clip" it to that length',
     )
     max_update_ratio: float = Field(
         1000.0,

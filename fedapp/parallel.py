@@ -7,12 +7,13 @@ import contextlib
 import logging
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
+from fedapp.tables import Value
 
 
 @contextlib.contextmanager
@@ -46,6 +47,13 @@ def run_quietly(config: RunConfig) -> ConfigError | RunError | None:
     return None
 
 
+def _run_values(values: Mapping[str, Value]) -> ConfigError | RunError | None:
+    """Run a config given by its values: its class is made at run time, and cannot be sent to another process."""
+    from fedapp.parsing import parse_run_config
+
+    return run_quietly(parse_run_config(values))
+
+
 def run_all(
     configs: Sequence[RunConfig], workers: int
 ) -> Iterator[tuple[RunConfig, ConfigError | RunError | None]]:
@@ -56,7 +64,7 @@ def run_all(
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        running = {pool.submit(run_quietly, config): config for config in configs}
+        running = {pool.submit(_run_values, config.flat()): config for config in configs}
         try:
             for ended in as_completed(running):
                 yield running[ended], ended.result()

@@ -39,7 +39,7 @@ def test_the_nearest_choice(word: str, nearest: str) -> None:
             "algorithm = 'fedcom-gate' is not known (did you mean 'fedcomgate'?): "
             "`fedapp algorithms` lists those there are.",
         ),
-        ("compressor", "qsdg", "compressor = 'qsdg' is not known (did you mean 'qsgd'?): choose none"),
+        ("compressor", "qsdg", "compressor = 'qsdg' is not known (did you mean 'qsgd'?): choose none, float16"),
         ("partition", "diriclet", "(did you mean 'dirichlet'?)"),
         ("dataset", "fashion-mnist", "is not known (did you mean 'fashion_mnist'?): choose digits, quadratic"),
         ("model", "lenet", "is not known (did you mean 'lenet5'?): choose logreg"),

@@ -667,7 +667,7 @@ def test_the_table_is_right_about_sums(name: str) -> None:
         for strategy in (one, other):
             strategy._tag = round_
             strategy.ledger.accepted = dict.fromkeys(range(8), round_)
-            strategy.invite(range(8), round_, 0)
+            strategy.on_cohort(range(8), round_, 0)
         group = getattr(one, "group", dict.fromkeys(range(8), 0))
         vectors = [
             {n: rng.normal(size=sum(one.sent_tensors(c))) for n in one._sends} for c in range(8)

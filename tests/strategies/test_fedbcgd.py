@@ -207,7 +207,7 @@ def test_a_block_whose_group_failed_stays_where_it_is() -> None:
         quadratic__dim=6, fedbcgd__blocks=3, fedbcgd__momentum=0.5, dtype="float64"
     )
     clients = [3, 4, 5, 6, 7, 8]
-    strategy.invite(clients, 1, 0)
+    strategy.on_cohort(clients, 1, 0)
     assert sorted(strategy.group) == clients
     assert sorted(strategy.group.values()) == [0, 0, 1, 1, 2, 2]
 
@@ -217,7 +217,7 @@ def test_a_block_whose_group_failed_stays_where_it_is() -> None:
 
     strategy.aggregate(updates())
     np.testing.assert_allclose(strategy.x, [1, 2, 1, 2, 1, 2])
-    strategy.invite(clients, 2, 0)
+    strategy.on_cohort(clients, 2, 0)
     strategy.aggregate(updates(but=1))
     np.testing.assert_allclose(strategy.v, [1.5, 3, 0.5, 1, 1.5, 3])
     np.testing.assert_allclose(strategy.x, [2.5, 5, 1, 2, 2.5, 5])
@@ -227,7 +227,7 @@ def test_groups_are_dealt_at_random_and_reproducibly() -> None:
     strategy = strategy_of()
     dealt = []
     for round_ in (1, 2, 1):
-        strategy.invite(list(range(10)), round_, 0)
+        strategy.on_cohort(list(range(10)), round_, 0)
         dealt.append(dict(strategy.group))
     assert dealt[0] == dealt[2] != dealt[1]
 
@@ -239,7 +239,7 @@ def test_every_block_has_its_turn(clients: int) -> None:
     count = len(strategy.division.blocks)
     times = np.zeros(count)
     for round_ in range(400):
-        strategy.invite(list(range(clients)), round_, 0)
+        strategy.on_cohort(list(range(clients)), round_, 0)
         sizes = np.bincount(list(strategy.group.values()), minlength=count)
         assert sizes.max() - sizes.min() <= 1
         times += sizes
@@ -253,7 +253,7 @@ def test_a_group_uploads_what_its_row_of_the_table_says(model: str) -> None:
     keys = kebab({"algorithm": "fedbcgd", "model": model, "norm": "group", "clients_per_round": 5})
     config = parse_run_config(keys | {"dataset": "cifar10" if classes == 10 else "cifar100"})
     strategy: Any = make_strategy(config, kind_of(config).outline(config))
-    strategy.invite(range(5), 1, 0)
+    strategy.on_cohort(range(5), 1, 0)
     for client, group in strategy.group.items():
         printed, real = sum(rows[group]) + shared, sum(strategy.sent_tensors(client))
         assert printed <= real <= 1.04 * printed + 300

@@ -184,7 +184,7 @@ def test_a_client_whose_answer_was_lost_has_no_part_in_the_memory() -> None:
     strategy = strategy_of(4)
 
     def hear(*clients: int) -> None:
-        strategy.invite([3, 5], 1, 0)
+        strategy.on_cohort([3, 5], 1, 0)
         sent = {"u": np.ones(20, np.float32)}
         strategy.aggregate([Update(c, sent, 1, 1, 0.0) for c in clients])
 
