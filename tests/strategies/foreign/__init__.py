@@ -1,0 +1,1 @@
+"""An algorithm from outside: two files, as a user's own package would have them."""
