@@ -34,8 +34,18 @@ def round_times(tree: Path, engine: str, keys: str, rounds: int) -> list[float]:
     with tempfile.TemporaryDirectory() as out:
         given = f"{COMMON} {keys} num-rounds={rounds + WARM_UP}"
         subprocess.run(
-            [sys.executable, "run_simulation.py", "--engine", engine, "--workers", "2"]
-            + ["--out", out, "-c", given],
+            [
+                sys.executable,
+                "run_simulation.py",
+                "--engine",
+                engine,
+                "--workers",
+                "2",
+                "--out",
+                out,
+                "-c",
+                given,
+            ],
             cwd=tree,
             env=os.environ | {"PYTHONPATH": str(tree)},
             check=True,
