@@ -66,7 +66,7 @@ class WeightedMean(_Forgetful):
         return weighted_mean(vectors, [update.num_examples for update in updates])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PrivateMean(_Forgetful):
     """The mean of clipped vectors with noise, also of a round without updates."""
 
@@ -79,7 +79,7 @@ class PrivateMean(_Forgetful):
         return self.privacy.mean(vectors, tag).astype(self.zero.dtype)
 
 
-@dataclass
+@dataclass(eq=False)
 class ByRule:
     """A rule, which may look at its result of the round before: the centre."""
 

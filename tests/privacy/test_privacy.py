@@ -167,7 +167,7 @@ def test_the_means_noise_is_what_is_promised(count: int) -> None:
     update = np.full(size, 0.5 * CLIP / math.sqrt(size), np.float32)  # half as long as allowed
     noises = []
     for tag in (1, 2):
-        strategy._tag = tag
+        strategy.ledger.begin(tag, 0)
         mean = strategy.mean(sent(*[update] * count))
         assert mean.dtype == strategy.x.dtype
         noises.append(mean - count * update / S)
@@ -304,9 +304,8 @@ def test_it_learns_under_modest_noise(run_inline: RunInline) -> None:
 
 
 def cohort_of(strategy: Any, grid: InlineGrid, round_: int) -> list[int]:
-    how = ConfigRecord({"attempt": 0, "run": "run"})
-    strategy.configure_train(round_, strategy.arrays(), how, grid)
-    return [client for _, clients in strategy._sent for client in clients]
+    messages = strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid)
+    return [client for message in messages for client in message.content["round"]["clients"]]
 
 
 def test_nobody_can_compute_who_took_part() -> None:
@@ -665,15 +664,15 @@ def test_the_table_is_right_about_sums(name: str) -> None:
     rng = np.random.default_rng(1)
     for round_ in (1, 2):
         for strategy in (one, other):
-            strategy._tag = round_
-            strategy.ledger.accepted = dict.fromkeys(range(8), round_)
+            strategy.ledger.begin(round_, 0)
+            strategy.ledger.accepted = dict.fromkeys(range(8), strategy.ledger.tag)
             strategy.on_cohort(range(8), round_, 0)
         group = getattr(one, "group", dict.fromkeys(range(8), 0))
         vectors = [
-            {n: rng.normal(size=sum(one.sent_tensors(c))) for n in one._sends} for c in range(8)
+            {n: rng.normal(size=sum(one.sent_tensors(c))) for n in one.algorithm.client.sends} for c in range(8)
         ]
         means = [
-            {n: np.mean([v[n] for d, v in enumerate(vectors) if group[d] == group[c]], axis=0) for n in one._sends}
+            {n: np.mean([v[n] for d, v in enumerate(vectors) if group[d] == group[c]], axis=0) for n in one.algorithm.client.sends}
             for c in range(8)
         ]  # fmt: skip
         one.aggregate([Update(c, v, 1, 1, 0.0) for c, v in enumerate(vectors)])
