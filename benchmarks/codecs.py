@@ -32,8 +32,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from fedapp.compression import Compressor, make_compressor
+from fedapp.compression.floats import MANTISSA, ZERO, Float16, Identity
 from fedapp.compression.payload import OVERHEAD
-from fedapp.compression.quantizers import MANTISSA, QSGD, ZERO, Float16, Identity, Uniform
+from fedapp.compression.quantizers import QSGD, Uniform
 from fedapp.compression.sparsifiers import RandK, TopK
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem

@@ -29,7 +29,8 @@ from fedapp.building import make_strategy
 from fedapp.config import RunConfig
 from fedapp.data.cache import cache_dir, write_splits
 from fedapp.data.samples import Split
-from fedapp.engine.ray import RayGrid, RayWorkers
+from fedapp.engine.ray import RayGrid
+from fedapp.engine.ray_workers import RayWorkers
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds

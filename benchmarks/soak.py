@@ -46,7 +46,7 @@ from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Value
 
 if TYPE_CHECKING:
-    from fedapp.engine.ray import RayWorkers
+    from fedapp.engine.ray_workers import RayWorkers
 
 SHARE = 0.05
 KINDS = (
@@ -441,7 +441,7 @@ def main() -> None:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedapp-soak-")))
         workers = None
         if arguments.engine == "ray":
-            from fedapp.engine.ray import RayWorkers
+            from fedapp.engine.ray_workers import RayWorkers
 
             workers = stack.enter_context(RayWorkers(2, app="benchmarks.soak:app"))
         for name in names:

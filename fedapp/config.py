@@ -1,6 +1,7 @@
 """The keys of every run, each with its type, default, bounds and description.
 
 The tables of algorithms, compressors and problems are declared beside these; `fedapp/parsing.py` puts them together.
+This module is long only because it is a list of declarations, one for each key.
 """
 
 import re

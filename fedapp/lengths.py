@@ -140,15 +140,6 @@ class UpdateLengths:
             self._recent, self._largest = saved["recent"], saved["largest"]
             self._longest = saved["longest"]
 
-    def __eq__(self, other: object) -> bool:
-        """Tell whether the same lengths were seen."""
-        if not isinstance(other, UpdateLengths):
-            return NotImplemented
-        mine, theirs = self.saved(), other.saved()
-        return all(np.array_equal(mine[name], theirs[name]) for name in mine)
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 def _length(vector: NDArray[Any]) -> float:
     """Return the Euclidean norm; what has been checked to be moderate does not overflow."""

@@ -46,7 +46,8 @@ class EngineChoice:
         if self.inline:
             yield lambda config: engine.InlineGrid(client_app.app, config.flat())
             return
-        from fedapp.engine.ray import RayGrid, RayWorkers
+        from fedapp.engine.ray import RayGrid
+        from fedapp.engine.ray_workers import RayWorkers
 
         def ray_grid(config: RunConfig) -> RayGrid:
             problem, work = make_problem(config), config.local_work

@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 
 from fedapp.compression import integers
 from fedapp.compression.compressor import Compressor, Parts, Vector, known
+from fedapp.compression.floats import Identity
 from fedapp.compression.payload import NotFiniteError, Reader
-from fedapp.compression.quantizers import Identity
 from fedapp.randomness import Generator
 
 Positions = NDArray[np.int64]

@@ -1,6 +1,8 @@
 """The networks. Each is a sequence of blocks, whose output is the representation, and a head."""
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,15 +15,6 @@ from fedapp.names import did_you_mean
 from fedapp.problems.kinds import MODELS
 
 Shape = tuple[int, int, int]
-NETWORKS = (
-    "logreg",
-    "lenet5",
-    "vgg11",
-    "vgg19",
-    "resnet18",
-    "resnet20",
-    "vit-base",
-)  # beside mlp-...
 
 
 class Network(nn.Module):
@@ -253,6 +246,35 @@ def _variances(network: Network) -> tuple[tuple[int, int], ...]:
     return tuple(places)
 
 
+@dataclass(frozen=True)
+class Options:
+    """What the networks are built from; each uses only some of it."""
+
+    shape: Shape
+    num_classes: int
+    norm: str
+    image_size: int
+    weights: str
+
+
+def _vit_base(options: Options) -> Network:
+    from fedapp.models.vit import vit_base
+
+    return vit_base(options.shape, options.num_classes, options.image_size, options.weights)
+
+
+# The networks by name; `make_network` also builds "mlp-<width>-<width>-...".
+NETWORKS: dict[str, Callable[[Options], Network]] = {
+    "logreg": lambda o: mlp(o.shape, o.num_classes, []),
+    "lenet5": lambda o: lenet5(o.shape, o.num_classes),
+    "vgg11": lambda o: vgg("vgg11", o.shape, o.num_classes),
+    "vgg19": lambda o: vgg("vgg19", o.shape, o.num_classes),
+    "resnet18": lambda o: resnet18(o.shape, o.num_classes, o.norm),
+    "resnet20": lambda o: resnet20(o.shape, o.num_classes, o.norm),
+    "vit-base": _vit_base,
+}
+
+
 def make_network(
     name: str,
     shape: Shape,
@@ -265,23 +287,10 @@ def make_network(
     """Build a network by name; its initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        match name:
-            case "logreg":
-                return mlp(shape, num_classes, [])
-            case "lenet5":
-                return lenet5(shape, num_classes)
-            case "resnet20":
-                return resnet20(shape, num_classes, norm)
-            case "resnet18":
-                return resnet18(shape, num_classes, norm)
-            case "vgg11" | "vgg19":
-                return vgg(name, shape, num_classes)
-            case "vit-base":
-                from fedapp.models.vit import vit_base
-
-                return vit_base(shape, num_classes, image_size, weights)
-            case _ if re.fullmatch(r"mlp(-[1-9]\d{0,5})+", name):
-                return mlp(shape, num_classes, [int(w) for w in name.split("-")[1:]])
+        if name in NETWORKS:
+            return NETWORKS[name](Options(shape, num_classes, norm, image_size, weights))
+        if re.fullmatch(r"mlp(-[1-9]\d{0,5})+", name):
+            return mlp(shape, num_classes, [int(width) for width in name.split("-")[1:]])
     near = did_you_mean(name, [*NETWORKS, "mlp-200", *MODELS])
     raise ConfigError(
         f"model = {name!r} is not known{near}: choose {', '.join(NETWORKS)}, mlp with its hidden widths, "

@@ -80,7 +80,8 @@ def main() -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with ExitStack() as stack:
         if engine == "ray":
-            from fedapp.engine.ray import RayGrid, RayWorkers
+            from fedapp.engine.ray import RayGrid
+            from fedapp.engine.ray_workers import RayWorkers
 
             workers = stack.enter_context(RayWorkers(2))
             found = digests(lambda config: RayGrid(workers, config.flat()), results)

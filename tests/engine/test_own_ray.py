@@ -14,7 +14,7 @@ from ray._raylet import (  # type: ignore[attr-defined]
     get_authentication_mode,
 )
 
-from fedapp.engine.ray import RayWorkers
+from fedapp.engine.ray_workers import RayWorkers
 
 # One after the other: they share what they start.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]

@@ -18,7 +18,8 @@ from deploy.federation import BIN, ROOT, free_port
 from fedapp.building import make_strategy
 from fedapp.cli import main
 from fedapp.config import RunConfig
-from fedapp.engine.ray import RayGrid, RayWorkers
+from fedapp.engine.ray import RayGrid
+from fedapp.engine.ray_workers import RayWorkers
 from fedapp.errors import ConfigError, RunError
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
@@ -224,7 +225,7 @@ def test_a_cluster_of_two_nodes(cluster: str, run_inline: RunInline, tmp_path: P
         "from pathlib import Path\n"
         "from tests.conftest import wait_for\n"
         "from tests.support.workers import run_on\n"
-        "from fedapp.engine.ray import RayWorkers\n"
+        "from fedapp.engine.ray_workers import RayWorkers\n"
         "ray.init(sys.argv[1], log_to_driver=False)\n"
         "wait_for(lambda: ray.cluster_resources().get('CPU') == 2, 'two nodes')\n"
         "ray.shutdown()\n"

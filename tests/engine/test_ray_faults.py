@@ -16,7 +16,8 @@ from flwr.clientapp import ClientApp
 from fedapp import client_app
 from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
-from fedapp.engine.ray import RayGrid, RayWorkers
+from fedapp.engine.ray import RayGrid
+from fedapp.engine.ray_workers import RayWorkers
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from fedapp import server_app
-from fedapp.engine.ray import RayGrid, RayWorkers
+from fedapp.engine.ray import RayGrid
+from fedapp.engine.ray_workers import RayWorkers
 from fedapp.parsing import parse_run_config
 from fedapp.tables import Value
 from tests.conftest import kebab

@@ -1,0 +1,193 @@
+"""The Ray actors that train clients: starting Ray, starting the actors, replacing dead ones, ending them.
+
+Each worker holds the ClientApp, one model, the memory-mapped data and the state of the clients that it has trained, and
+serves message after message. `RayGrid` (`ray.py`) decides which worker trains which client.
+"""
+
+import logging
+import os
+import re
+import shutil
+import socket
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import ray
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from ray.exceptions import RayActorError
+
+from fedapp.engine.local import RUN_ID
+from fedapp.engine.own_ray import OwnRay
+from fedapp.engine.transfer import (
+    Buffer,
+    Inbox,
+    Layout,
+    Outbox,
+    joined,
+    layout_of,
+    put_together,
+    shared_memory_dir,
+)
+from fedapp.errors import ConfigError
+from fedapp.files import brief
+from fedapp.tables import Value
+
+log = logging.getLogger("flwr")
+NODE = 1
+STARTS = 3  # tries
+
+
+def _probe(address: str) -> None:
+    """Fail at once where Ray would try for minutes to reach a cluster that is not there."""
+    if re.fullmatch(r"[\w.-]+:\d+", address):
+        host, port = address.split(":")
+        socket.create_connection((host, int(port)), timeout=5).close()
+
+
+def _start_own_ray(options: dict[str, Any]) -> OwnRay:
+    """Start Ray on this machine; again, if the machine is too busy for Ray's own time limit of 30 seconds."""
+    for _ in range(STARTS - 1):
+        try:
+            return OwnRay(**options)
+        except Exception as error:  # Ray raises no narrower type
+            log.warning("Ray did not start (%s) and is started again", brief(error))
+    try:
+        return OwnRay(**options)
+    except Exception as error:
+        raise ConfigError(
+            f"Ray did not start {STARTS} times ({brief(error)}): end other programs, or use --engine inline."
+        ) from None
+
+
+# A reply, where its bytes are, whether the worker keeps state, and the seconds it took
+Served = tuple[Layout, tuple[str, int] | Buffer, bool, float]
+
+
+class Worker:
+    """One actor: the ClientApp, and a Context of its own that stays in its memory."""
+
+    def __init__(self, app: str, directory: str) -> None:
+        module, _, name = app.partition(":")
+        self._app = getattr(import_module(module), name)
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, NODE, 1
+        # The driver's directory is here if this is the driver's machine.
+        self._outbox = Outbox(Path(directory)) if Path(directory).is_dir() else None
+        self._shared_reference: Any = None
+        self._shared: tuple[Layout, Buffer] = ([], joined([]))
+
+    def begin(self, run_config: dict[str, Value]) -> None:
+        """Forget the run before, and start one."""
+        self._context = Context(
+            run_id=RUN_ID,
+            node_id=NODE,
+            node_config={"partition-id": 0, "num-partitions": 1},
+            state=RecordDict(),
+            run_config=run_config,
+        )
+
+    def whereabouts(self) -> tuple[str, int]:
+        """Return the Ray node and the process that this worker is."""
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
+    def serve(self, kind: str, part: tuple[Layout, Buffer], shared: list[Any]) -> Served:
+        """Serve a message; `shared` refers to what a round's messages have in common."""
+        started = time.perf_counter()
+        if shared[0] != self._shared_reference:
+            self._shared_reference, self._shared = shared[0], ray.get(shared[0])
+        content = put_together(*part, copy=False)
+        for name, record in put_together(*self._shared, copy=False).items():
+            content[name] = record
+        reply = self._app(Message(content, NODE, kind), self._context)
+        layout, pieces = layout_of(reply.content)
+        where = self._outbox.write(pieces) if self._outbox else joined(pieces)
+        return layout, where, bool(self._context.state), time.perf_counter() - started
+
+
+class RayWorkers:
+    """W workers, on this machine or on a Ray cluster, which serve any number of runs."""
+
+    def __init__(
+        self, count: int = 0, address: str = "", app: str = "fedapp.client_app:app"
+    ) -> None:
+        self._app = app
+        self.shares_disk = not address  # clients' states are on a disk that the server sees
+        self._directory = shared_memory_dir()
+        self.inbox = Inbox()
+        self.actors: list[Any] = []
+        self._run_config: dict[str, Value] = {}
+        self._own_ray: OwnRay | None = None
+        self._started_ray = not ray.is_initialized()
+        if self._started_ray:
+            try:
+                self._start_ray(address)
+            except BaseException:
+                shutil.rmtree(self._directory, ignore_errors=True)
+                raise
+        available = int(ray.cluster_resources().get("CPU", 1))
+        if count > available:
+            self.close()
+            raise ConfigError(
+                f"--workers = {count} is more than the {available} CPUs that Ray sees."
+            )
+        self._remote = ray.remote(Worker).options(num_cpus=1, scheduling_strategy="SPREAD")
+        self.actors = [self._start_worker() for _ in range(count or available)]
+
+    def _start_ray(self, address: str) -> None:
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns
+        # Workers must find this package also where it is not installed.
+        environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}}
+        options: dict[str, Any] = {
+            "runtime_env": environment,
+            "logging_level": logging.WARNING,
+            "log_to_driver": False,
+        }
+        if not address:
+            self._own_ray = _start_own_ray(options)
+            return
+        try:
+            _probe(address)
+            ray.init(address=address, **options)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ConfigError(
+                f"No Ray cluster answers at --address {address} ({reason}): give its HOST:PORT."
+            ) from None
+
+    def _start_worker(self) -> Any:
+        return self._remote.remote(self._app, str(self._directory))
+
+    def begin(self, run_config: dict[str, Value]) -> None:
+        """Start a run on every worker; one that died after the last run is replaced."""
+        self._run_config = run_config
+        for index, started in enumerate([a.begin.remote(run_config) for a in self.actors]):
+            try:
+                ray.get(started)
+            except RayActorError:
+                self.replace(index)
+
+    def replace(self, index: int) -> None:
+        """Start a worker in place of one that has died."""
+        self.actors[index] = self._start_worker()
+        self.actors[index].begin.remote(self._run_config)
+
+    def close(self) -> None:
+        """End the workers, and Ray if it was started here."""
+        for actor in self.actors:
+            ray.kill(actor)
+        if self._own_ray:
+            self._own_ray.stop()
+        elif self._started_ray:
+            ray.shutdown()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> "RayWorkers":
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
