@@ -669,7 +669,8 @@ def test_the_table_is_right_about_sums(name: str) -> None:
             strategy.on_cohort(range(8), round_, 0)
         group = getattr(one, "group", dict.fromkeys(range(8), 0))
         vectors = [
-            {n: rng.normal(size=sum(one.sent_tensors(c))) for n in one.algorithm.client.sends} for c in range(8)
+            {n: rng.normal(size=sum(one.sent_tensors(c))) for n in one.algorithm.client.sends}
+            for c in range(8)
         ]
         means = [
             {n: np.mean([v[n] for d, v in enumerate(vectors) if group[d] == group[c]], axis=0) for n in one.algorithm.client.sends}
