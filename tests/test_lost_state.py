@@ -73,6 +73,7 @@ def final_distance(name: str, **more: Value) -> tuple[float, FederatedStrategy[A
 EXACT = ["scaffold", "fedgate", "fedcomgate", "feddyn", "feddc", "diana", "fedbcgd-plus"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*EXACT, "mifa"])
 def test_a_reset_makes_up_for_what_was_lost(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """MIFA itself ends at a distance of 0.037, with or without a loss; the others at the optimum."""

@@ -18,6 +18,7 @@ EXPERIMENTS = sorted((Path(__file__).parents[1] / "experiments").rglob("*.toml")
 PARTS = {path.parent / "study.toml" for path in EXPERIMENTS}  # which other files include
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [path for path in EXPERIMENTS if path not in PARTS],
@@ -30,6 +31,7 @@ def test_every_experiment_could_start(path: Path) -> None:
     assert table.row_count >= len({config.algorithm for config in configs})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("model", ["mlp-20", "resnet20"])
 def test_a_round_costs_what_the_plan_says(name: str, model: str, run_inline: RunInline) -> None:

@@ -75,6 +75,7 @@ KINDS: dict[str, dict[str, Value]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_survives_a_power_loss_at_any_moment(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

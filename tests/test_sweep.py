@@ -94,6 +94,7 @@ def test_a_file_can_begin_with_another(sweep: Path, tmp_path: Path) -> None:
         read_runs(more)
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_are_the_same(
     sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +109,7 @@ def test_runs_side_by_side_are_the_same(
         assert [r | {"wall_seconds": 0} for r in ours] == [r | {"wall_seconds": 0} for r in theirs]
 
 
+@pytest.mark.slow
 def test_one_bad_run_does_not_end_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,6 +184,7 @@ def test_another_config_under_the_same_name_is_refused(
             assert told.out == "", "results of the older config are not those of this one"
 
 
+@pytest.mark.slow
 def test_the_end_of_a_sweep_names_what_is_not_in_its_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ def oracle(config: RunConfig) -> list[oracles.Vector]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", OWN)
 def test_trajectory_equals_the_written_out_loss(algorithm: str) -> None:
     config = parse_run_config(kebab(KEYS | OWN[algorithm] | {"algorithm": algorithm}))

@@ -124,6 +124,7 @@ NETWORK: dict[str, Value] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "control"),
     [("fedbcgd", "consistent"), ("fedbcgd-plus", "consistent"), ("fedbcgd-plus", "printed")],
