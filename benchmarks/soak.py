@@ -350,7 +350,7 @@ def _watching(watch: Watch) -> Iterator[None]:
         watch.strategy = make(*arguments)
         return watch.strategy
 
-    with patch.object(server_app, "make_strategy", watched):
+    with patch.object(building, "make_strategy", watched):
         yield
 
 

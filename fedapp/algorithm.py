@@ -37,6 +37,10 @@ class Needs:
 
     def check(self, config: RunConfig, name: str, compressor: Compressor | None) -> None:
         """Raise ConfigError if the config is not what the algorithm called `name` needs."""
+        if self.one_local_step and (config.local_steps != 1 or config.local_epochs):
+            raise ConfigError(
+                f"{name} takes one local step: set local-steps = 1, local-epochs = 0."
+            )
         if self.all_clients and config.clients_per_round != config.num_clients:
             raise ConfigError(
                 f"{name} needs all clients in every round: set clients-per-round = {config.num_clients}."
@@ -45,10 +49,6 @@ class Needs:
             raise ConfigError(f"{name} has no server step size: leave server-lr = 0.")
         if self.uniform_weighting and config.weighting != "uniform":
             raise ConfigError(f'{self.uniform_weighting}: set weighting = "uniform".')
-        if self.one_local_step and (config.local_steps != 1 or config.local_epochs):
-            raise ConfigError(
-                f"{name} takes one local step: set local-steps = 1, local-epochs = 0."
-            )
         if self.equal_local_steps and config.local_epochs:
             raise ConfigError(
                 f"{name} needs the same tau for all: set local-steps, local-epochs = 0."

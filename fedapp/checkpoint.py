@@ -33,6 +33,7 @@ from fedapp.files import (
     save_arrays,
 )
 from fedapp.ledger import accepted_states
+from fedapp.manifest import CHECKPOINTS
 from fedapp.observers import Observer
 from fedapp.rounds_file import Record
 from fedapp.state import DirectoryStore, StateError
@@ -69,7 +70,7 @@ class Checkpoints:
         states: DirectoryStore | None = None,
         old_until: int = 0,
     ) -> None:
-        self.directory = run / "checkpoint"
+        self.directory = run / CHECKPOINTS
         # Rounds up to this one were made by a version without digests.
         self.old_until = old_until
         self.identity, self.config, self.states = identity, dict(config or {}), states

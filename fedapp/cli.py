@@ -79,7 +79,7 @@ def run(
 
 @app.command()
 def algorithms() -> None:
-    """List the algorithms, and the keys that each reads with their defaults."""
+    """List the algorithms, the keys that each reads with their defaults, and what each needs."""
     from fedapp.registry import ALGORITHMS
 
     width = max(map(len, ALGORITHMS)) + 2
@@ -87,6 +87,8 @@ def algorithms() -> None:
         typer.echo(f"{algorithm.name:{width}}{algorithm.summary}")
         keys = [f"{key} = {value}" for key, value in algorithm.keys().items()]
         typer.echo(" " * width + ", ".join(keys or ["no keys of its own"]))
+        if needs := algorithm.needs.in_words():
+            typer.echo(f"{'':{width}}needs {', '.join(needs)}")
 
 
 @app.command("config")

@@ -15,7 +15,7 @@ from fedapp.config import RunConfig
 from fedapp.privacy import node_privacy
 from fedapp.problems.problem import Loss, NetworkObjective, Objective
 from fedapp.randomness import generator
-from fedapp.tables import NoOptions, Table
+from fedapp.tables import Table
 from fedapp.uplink import Uplink
 from fedapp.wire import Arrays, Update
 
@@ -44,7 +44,7 @@ class Client(NumPyClient):
     ) -> None:
         self.objective = objective
         self.config = config
-        self.options = options or NoOptions()
+        self.options = options or _options_of(config)
         self.client = client
         self.state = state  # what `update` leaves here is there in the client's next round
         self.privacy = node_privacy(config)
@@ -107,6 +107,7 @@ class Client(NumPyClient):
 
     def train(self, received: Arrays, buffers: NDArray[Any]) -> Update:
         """Run one round: `update` from the arrays that the server sent, by their names."""
+        self._start(self.round, self.compressor)
         device = self.objective.buffers.device
         self.objective.buffers.copy_(torch.tensor(buffers, device=device))
         result = self.update(**{n: torch.tensor(a, device=device) for n, a in received.items()})
@@ -126,12 +127,19 @@ class Client(NumPyClient):
 
         Arrays come in the order of config["names"], and go in that of `sends`; the buffers are the last both ways.
         """
-        self._start(int(config["round"]), self.compressor)
+        self.round = int(config["round"])
         *received, buffers = parameters
         trained = self.train(dict(zip(config["names"].split(), received, strict=True)), buffers)
         update = self.privacy.shown(trained)
         metrics = {"steps": update.steps, "train-loss": update.train_loss}
         return [update[n] for n in (*self.sends, "buffers")], update.num_examples, metrics
+
+
+def _options_of(config: RunConfig) -> Table:
+    """Return the options of the config's algorithm."""
+    from fedapp.registry import find_algorithm  # which imports the clients
+
+    return config.table(find_algorithm(config.algorithm).options)
 
 
 class NetworkClient(Client):

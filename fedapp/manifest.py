@@ -162,10 +162,7 @@ def _is_left_by_start(path: Path) -> bool:
 
 def read_config(directory: Path) -> dict[str, Value]:
     """Read the config that a run was started with, with all keys."""
-    manifest = read_manifest(directory)
-    # Good enough to read results, and much faster.
-    complete = manifest.config.keys() >= RunConfig().flat().keys()
-    return manifest.config if complete else manifest.full_config
+    return read_manifest(directory).full_config
 
 
 def different(before: dict[str, Value], config: RunConfig, free: Collection[str]) -> str:

@@ -10,10 +10,9 @@ from typing import Any
 from flwr.common.config import unflatten_dict
 from pydantic import ValidationError, create_model
 
-from fedapp.compression import COMPRESSORS
+from fedapp.compression import COMPRESSORS, compressor_type
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
-from fedapp.names import did_you_mean
 from fedapp.registry import ALGORITHMS, find_algorithm
 from fedapp.tables import Table, Value, sentence
 
@@ -31,12 +30,16 @@ def tables() -> dict[str, type[Table]]:
 def config_type(algorithm: str = "") -> type[RunConfig]:
     """Return the run config with all tables, that of an algorithm from elsewhere included."""
     found = tables()
-    if ":" in algorithm:
-        other = find_algorithm(algorithm)
-        if other.has_options and found.setdefault(other.table, other.options) is not other.options:
+    if ":" in algorithm and (other := find_algorithm(algorithm)).has_options:
+        if other.table in RunConfig.model_fields or other.table in found:
             raise ConfigError(
-                f"algorithm = {algorithm!r} has a table named {other.table}, and so has one of fedapp's: rename it."
+                f"algorithm = {algorithm!r} names its table {other.table}, which fedapp has already: choose another name."
             )
+        if other.options in found.values():  # a table is found by its class
+            raise ConfigError(
+                f"algorithm = {algorithm!r} takes its options from one of fedapp's: derive a class of its own."
+            )
+        found[other.table] = other.options
     fields: dict[str, Any] = {name: (kind, kind()) for name, kind in found.items()}
     return create_model("RunConfig", __base__=RunConfig, **fields)
 
@@ -51,9 +54,6 @@ def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
         raise ConfigError(sentence(invalid, model=kind)) from None
     except TypeError:  # one key is a value and a table at once
         raise ConfigError("A config key is given both a value and keys of its own.") from None
-    if config.compressor and config.compressor not in COMPRESSORS:
-        raise ConfigError(
-            f"compressor = {config.compressor!r} is not known{did_you_mean(config.compressor, COMPRESSORS)}: "
-            f"choose {', '.join(COMPRESSORS)}."
-        )
+    if config.compressor:
+        compressor_type(config.compressor)
     return config

@@ -78,6 +78,10 @@ class Memory:
         self.grams = np.zeros((len(sizes), size, size))  # of the rows, unscaled
         self._changed: set[int] = set()
 
+    def restore(self, rows: NDArray[Any], scales: NDArray[Any], grams: NDArray[Any]) -> None:
+        """Restore rows, scales and inner products of an earlier memory."""
+        self.rows, self.scales, self.grams = rows, scales, grams
+
     def vector(self, slot: int) -> NDArray[Any]:
         """Return a slot's vector."""
         return self.scales[slot] * self.rows[slot]  # type: ignore[no-any-return]

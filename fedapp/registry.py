@@ -2,12 +2,13 @@
 
 import importlib
 import pkgutil
+import re
 from functools import lru_cache
 from types import ModuleType
 
 import strategies
 from fedapp.algorithm import Algorithm
-from fedapp.compression import COMPRESSORS, Compressor
+from fedapp.compression import COMPRESSORS, Compressor, compressor_type
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.names import did_you_mean
@@ -19,8 +20,8 @@ def declared(package: ModuleType) -> dict[str, Algorithm]:
     for module in pkgutil.iter_modules(package.__path__):
         content = vars(importlib.import_module(f"{package.__name__}.{module.name}"))
         for value in content.values():
-            if isinstance(value, Algorithm):
-                found.setdefault(value.name, value)
+            if isinstance(value, Algorithm) and found.setdefault(value.name, value) is not value:
+                raise ValueError(f"two algorithms are named {value.name}")
     return found
 
 
@@ -41,6 +42,8 @@ def find_algorithm(name: str) -> Algorithm:
 
 @lru_cache(maxsize=32)
 def _imported(name: str) -> Algorithm:
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+", name):
+        raise ConfigError(f"algorithm = {name!r} is not a name: write it as package.module:name.")
     place, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(place), attribute, None)
@@ -69,4 +72,4 @@ def _compressor(config: RunConfig, tensors: tuple[int, ...]) -> Compressor | Non
     if name == "none":
         return None
     settings = {other: config.table(kind) for other, kind in COMPRESSORS.items()}
-    return settings[name].complete(settings).for_tensors(tensors)
+    return config.table(compressor_type(name)).complete(settings).for_tensors(tensors)

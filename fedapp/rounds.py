@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
@@ -29,7 +29,7 @@ def run_rounds(
     config: RunConfig,
     done: int = 0,
     observers: Sequence[Observer] = (),
-) -> Iterator[Record]:
+) -> Generator[Record]:
     """Run all rounds after the first `done`; yield the record of each after the observers were called with it."""
     one_thread()
     with ending(observers):

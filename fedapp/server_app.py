@@ -1,6 +1,7 @@
 """The ServerApp: from a config to a problem, a strategy, observers and rounds."""
 
 import logging
+from contextlib import closing
 from typing import Any
 
 from flwr.app import Context
@@ -48,7 +49,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     find_algorithm(config.algorithm)  # an unknown one is reported before data are loaded
     problem = make_problem(config)
     building.check(config, problem)
-    _check_grid(grid, config, problem)
+    _prepare_grid(grid, config, problem)
     with RunDirectory(config) as directory, Workspace(grid, config, directory) as workspace:
         strategy = building.make_strategy(config, problem, workspace.place)
         for warning in building.warnings(strategy):
@@ -75,13 +76,14 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         notes += strategy.privacy.notes(config.num_rounds - done)
         console = RunConsole(config, directory.path, size, notes, attendance)
         observers = _observers(config, problem, strategy, directory, checkpoints, console)
-        for _ in run_rounds(grid, strategy, problem, config, done, observers):
-            pass  # the observers show and save it
+        with closing(run_rounds(grid, strategy, problem, config, done, observers)) as rounds:
+            for _ in rounds:
+                pass  # the observers show and save it
     return directory
 
 
-def _check_grid(grid: Grid, config: RunConfig, problem: Problem) -> None:
-    """Report what the config asks for and is not there, before the run has a directory."""
+def _prepare_grid(grid: Grid, config: RunConfig, problem: Problem) -> None:
+    """Prepare the grid, and report what the config asks for and is not there, before the run has a directory."""
     if isinstance(grid, HttpGrid):
         pull_one_by_one(grid)
     else:  # the nodes are on this machine, and have no data but these

@@ -210,6 +210,9 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
         self.admission.accept(updates, round_)
         if self.attendance:
             self.attendance.took_part(update.client for update in updates)
+        reset = self.config.on_lost_state == "reset"
+        if lost:
+            self.failures.log_lost_state(lost[0], round_, reset)
         if self.buffers.size:  # each client counts alike, or a robust rule decides
             self.buffers = self._buffer_rule([update["buffers"] for update in updates])
         self.privacy.aggregated()
@@ -220,11 +223,7 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
             raise self.admission.divergence(
                 f"The model is no longer finite after round {round_}: lower lr or server-lr."
             )
-        if not lost:
-            return
-        reset = self.config.on_lost_state == "reset"
-        self.failures.log_lost_state(lost[0], round_, reset)
-        if reset:
+        if lost and reset:
             # The round that told of the loss is not taken back: states that do not belong together have moved x
             # once, and x may be anywhere when a method begins.
             self.ledger.reset(lost)

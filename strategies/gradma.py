@@ -99,8 +99,7 @@ class GradMA(FederatedStrategy[Options]):
 
     def restore_memory(self, memory: Arrays) -> None:
         """Restore the state returned by `memory()`."""
-        self.D.rows, self.D.scales = memory["rows"], memory["scales"]
-        self.D.grams = memory["grams"]
+        self.D.restore(memory["rows"], memory["scales"], memory["grams"])
         clients = memory["clients"].tolist()
         self.slots = dict(zip(clients, memory["slots"].tolist(), strict=True))
         self.counter = dict(zip(clients, memory["counter"].tolist(), strict=True))

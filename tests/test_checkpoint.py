@@ -254,7 +254,7 @@ def test_a_sweep_that_is_killed_goes_on_in_the_middle_of_a_run(tmp_path: Path) -
     assert first.returncode == -signal.SIGKILL
     second = start_simulation(tmp_path / "second", words).wait()
     assert second.returncode == 0, second.stderr
-    assert "Going on after round 6." in second.stdout
+    assert "Continuing after round 6." in second.stdout
     whole = run(tmp_path / "whole", keys_of("scaffold"))
     assert_same(whole, tmp_path / "out" / "try-scaffold")
 

@@ -8,7 +8,7 @@ import torch
 from flwr.client import NumPyClient
 from torch import Tensor
 
-from clients.averaging import FedAvgClient
+from clients.averaging import FedAvgClient, FedProxClient
 from clients.fedbcgd import FedBCGDClient
 from clients.scaffold import ScaffoldClient
 from fedapp.client import Client
@@ -19,6 +19,7 @@ from fedapp.privacy import node_privacy
 from fedapp.privacy.noise import private_update
 from fedapp.problems import make_problem
 from fedapp.refusals import Reason
+from fedapp.registry import ALGORITHMS
 from fedapp.tables import Value
 from fedapp.uplink import Uplink
 from fedapp.wire import Update
@@ -39,7 +40,9 @@ def config_of(**keys: Value) -> RunConfig:
 
 
 def client_of(kind: type[Client], config: RunConfig, round_: int = 1, **more: Any) -> Client:
-    return kind(make_problem(config).objective(2), config, 2, {}, round_=round_, **more)
+    options = config.table(ALGORITHMS[config.algorithm].options)
+    objective = make_problem(config).objective(2)
+    return kind(objective, config, 2, {}, round_=round_, options=options, **more)
 
 
 def uplink_of(config: RunConfig, state: dict[str, Tensor], compressor: str | None) -> Uplink:
@@ -165,3 +168,21 @@ def test_with_noise_at_the_client_all_that_has_none_is_hidden() -> None:
         assert (refusal.reason, refusal.text) == (Reason.FAILED, "it failed: see its node's log")
     assert not privacy.shows_samples
     assert "training loss" not in privacy.sent_beside
+
+
+def test_a_client_reads_its_options_from_the_config() -> None:
+    config = config_of(algorithm="fedprox", fedprox__mu=0.7)
+    client = FedProxClient(make_problem(config).objective(2), config, 2, {})
+    assert client.options.mu == 0.7
+
+
+def test_a_client_that_trains_twice_sends_twice() -> None:
+    config = config_of()
+    client = client_of(FedAvgClient, config)
+    buffers = np.zeros(0, np.float32)
+    first, second = (
+        client.train({"x": np.full(6, v, np.float32)}, buffers)["u"] for v in (0.0, 3.0)
+    )
+    assert not np.array_equal(first, second)
+    again = client_of(FedAvgClient, config).train({"x": np.full(6, 3.0, np.float32)}, buffers)
+    np.testing.assert_array_equal(second, again["u"])

@@ -20,7 +20,24 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 COMPRESSORS = known()
 
-__all__ = ["COMPRESSORS", "Compressor", "NotFiniteError", "PayloadError", "make_compressor"]
+__all__ = [
+    "COMPRESSORS",
+    "Compressor",
+    "NotFiniteError",
+    "PayloadError",
+    "compressor_type",
+    "make_compressor",
+]
+
+
+def compressor_type(name: str) -> type[Compressor]:
+    """Return a compressor's class by its name in the config."""
+    if name not in COMPRESSORS:
+        raise ConfigError(
+            f"compressor = {name!r} is not known{did_you_mean(name, COMPRESSORS)}: "
+            f"choose {', '.join(COMPRESSORS)}."
+        )
+    return COMPRESSORS[name]
 
 
 def make_compressor(name: str, **options: Any) -> Compressor:
@@ -28,12 +45,7 @@ def make_compressor(name: str, **options: Any) -> Compressor:
 
     For example `make_compressor("topk", ratio=0.01, values=make_compressor("qsgd", levels=4))`.
     """
-    if name not in COMPRESSORS:
-        raise ConfigError(
-            f"compressor = {name!r} is not known{did_you_mean(name, COMPRESSORS)}: "
-            f"choose {', '.join(COMPRESSORS)}."
-        )
     try:
-        return COMPRESSORS[name](**options)
+        return compressor_type(name)(**options)
     except ValidationError as invalid:
         raise ConfigError(sentence(invalid, name)) from None

@@ -13,7 +13,6 @@ from typing import Any
 
 from fedapp import __version__
 from fedapp.figures import Figure, find_figure, headline, ranked
-from fedapp.manifest import with_defaults
 from fedapp.report.curves import COLOURS
 from fedapp.report.runs import Run, in_groups
 from fedapp.report.script import WEB, bundle
@@ -49,10 +48,7 @@ def _read(name: str) -> str:
 
 def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
     """Return what the page shows: config values that all runs share are there once."""
-    # A key that did not exist when a run was made had, in effect, its default.
     configs = [run.config for run in runs]
-    if any(config.keys() != configs[0].keys() for config in configs):
-        configs = [with_defaults(config) for config in configs]
     keys = list(dict.fromkeys(key for config in configs for key in config))
     common = {
         key: configs[0].get(key)

@@ -4,17 +4,18 @@ import logging
 import math
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedapp.config import RunConfig
 from fedapp.data.sources import SHAPES
 from fedapp.errors import ConfigError
 from fedapp.figures import find_figure
-from fedapp.manifest import PARTIAL, read_config
+from fedapp.manifest import PARTIAL, read_manifest, with_defaults
 from fedapp.names import one_line
 from fedapp.report.status import Status, status_of
 from fedapp.rounds_file import read_rounds
@@ -56,7 +57,7 @@ WORDS = ("algorithm", "dataset", "model")
 def read_run(directory: Path) -> Run:
     """Read a run; what is damaged is one sentence that names the file."""
     try:
-        config = _checked_config(read_config(directory))
+        config = _checked_config(_config_of(directory))
     except FileNotFoundError:
         raise
     except Exception as error:  # JSON of any kind may be in there
@@ -68,6 +69,20 @@ def read_run(directory: Path) -> Run:
     except Exception as error:
         raise _damaged(directory / "rounds.jsonl", error) from None
     return Run(one_line(directory.name), config, rounds, status_of(directory, config, rounds))
+
+
+def _config_of(directory: Path) -> dict[str, Any]:
+    """Return a run's config; defaults for the keys of later versions are looked up only if some are missing."""
+    manifest = read_manifest(directory)
+    every_run = RunConfig().flat().keys()
+    return manifest.config if manifest.config.keys() >= every_run else manifest.full_config
+
+
+def _with_equal_keys(runs: list[Run]) -> list[Run]:
+    """Return runs whose configs have the same keys: one that a version did not have had, in effect, its default."""
+    if all(run.config.keys() == runs[0].config.keys() for run in runs):
+        return runs
+    return [replace(run, config=with_defaults(run.config)) for run in runs]
 
 
 def _damaged(file: Path, error: Exception) -> ConfigError:
@@ -143,7 +158,7 @@ def load_runs(directories: Sequence[Path]) -> list[Run]:
         for problem in unreadable:
             log.warning("Left out: %s", one_line(str(problem)))
         found += runs
-    return found
+    return _with_equal_keys(found)
 
 
 def _places(directory: Path) -> list[Path]:

@@ -27,7 +27,7 @@ def first_round(attack: str) -> dict[int, Update]:
     grid = AttackedGrid(client_app.app, config.flat(), 2)
     grid.hostile, grid.attack = [3, 7, 11, 15], ATTACKS.get(attack)
     grid.absent = attack == "absent"
-    how = ConfigRecord({"attempt": 0, "run": "run"})
+    how = ConfigRecord()
     messages = list(strategy.configure_train(1, strategy.arrays(), how, grid))
     accepted: list[Any] = []
     vars(strategy)["aggregate"] = accepted.extend

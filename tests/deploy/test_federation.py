@@ -156,7 +156,7 @@ def test_a_killed_server_app_goes_on_where_it_was(
     assert not (directory / "model.safetensors").exists()
     again = Started(federation, keys | {"resume": True})
     assert again.end() == "finished:completed", again.shown()
-    assert re.search(r"Going on after round [12]\.", again.shown())
+    assert re.search(r"Continuing after round [12]\.", again.shown())
     assert "STATE IS LOST" not in again.shown()
     expected = inline_with_failures(run_inline, keys | {"run_name": "inline"}, set())
     assert_same_model(directory, expected)

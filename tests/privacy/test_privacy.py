@@ -696,7 +696,7 @@ def test_flowers_secagg_cannot_be_driven_from_here() -> None:
     assert not hasattr(Strategy, "configure_fit")
     strategy = make_strategy(config, make_problem(config))
     strategy.hosting.update(grid)
-    how = ConfigRecord({"attempt": 0, "run": "run"})
+    how = ConfigRecord()
     [message] = strategy.configure_train(1, strategy.arrays(), how, grid)
     masked = ClientApp(mods=[secaggplus_mod])
     masked.train()(lambda message, _: message)

@@ -122,7 +122,7 @@ def run_failing(lost: tuple[int, ...], forget: bool = False, **keys: Value) -> l
 
 
 def test_a_client_that_fails_ends_the_run() -> None:
-    said = r"in round 7 there was no update from client 1 \(no answer in time\) and 3 more: mend"
+    said = r"in round 7 there was no update from client 1 \(no answer in time\) and 3 more: fix"
     with pytest.raises(RunError, match=said):
         run_failing((7,))
 

@@ -1,5 +1,6 @@
 """An algorithm from outside runs without a change of fedapp: its two files are in `foreign/`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +8,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedapp.algorithm import Algorithm
 from fedapp.building import make_strategy
 from fedapp.errors import ConfigError
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.registry import ALGORITHMS
 from fedapp.tables import Value
+from strategies.averaging import FedAvgMOptions
 from tests.conftest import RunInline, kebab, read_rounds
+from tests.strategies.foreign import signs
+from tests.strategies.foreign.signs import SIGNS
 
 NAME = "tests.strategies.foreign.signs:SIGNS"
 KEYS: dict[str, Value] = {
@@ -74,6 +79,8 @@ def test_it_is_resumed_with_its_state(run_inline: RunInline, tmp_path: Path) -> 
         ({"signs__stop": 1.0}, "no config key 'signs.stop' .did you mean 'signs.step'"),
         ({"algorithm": "tests.strategies.foreign.signs:SIGN"}, "does not name an Algorithm"),
         ({"algorithm": "tests.strategies.unknown:SIGNS"}, "cannot be imported .* install it"),
+        ({"algorithm": ":SIGNS"}, "is not a name: write it as package.module:name"),
+        ({"algorithm": ".signs:SIGNS"}, "is not a name: write it as package.module:name"),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(more: dict[str, Value], said: str) -> None:
@@ -92,3 +99,21 @@ def test_its_needs_are_checked(more: dict[str, Value], said: str) -> None:
     config = parse_run_config(kebab(KEYS | more))
     with pytest.raises(ConfigError, match=said):
         make_strategy(config, make_problem(config))
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        (replace(SIGNS, table="time"), "names its table time, which fedapp has already"),
+        (replace(SIGNS, table="fedprox"), "names its table fedprox, which fedapp has already"),
+        (replace(SIGNS, options=FedAvgMOptions), "derive a class of its own"),
+    ],
+)
+def test_tables_that_clash_are_refused(
+    declared: Algorithm, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables are found by their class, so two of the same class could be mistaken for each other."""
+    name = f"OTHER_{declared.table}_{declared.options.__name__}"  # what is imported once is kept
+    monkeypatch.setattr(signs, name, declared, raising=False)
+    with pytest.raises(ConfigError, match=said):
+        parse_run_config(kebab(KEYS | {"algorithm": f"tests.strategies.foreign.signs:{name}"}))

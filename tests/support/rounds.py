@@ -74,7 +74,7 @@ def play(keys: dict[str, Value], nodes: int = NODES) -> Round:
     grid = InlineGrid(client_app.app, config.flat(), nodes)
     strategy = make_strategy(config, make_problem(config))
     for round_ in (1, 2):
-        how = ConfigRecord({"attempt": 0, "run": "run"})
+        how = ConfigRecord()
         sent = list(strategy.configure_train(round_, strategy.arrays(), how, grid))
         replies = {
             r.metadata.reply_to_message_id: r for r in grid.send_and_receive(sent, timeout=None)
