@@ -11,9 +11,7 @@ from typing import Literal, Self
 from flwr.common.config import flatten_dict
 from pydantic import Field, field_validator, model_validator
 
-from fedapp.models.keys import VitKeys
 from fedapp.names import is_file_name
-from fedapp.problems.keys import ErmKeys, QuadraticKeys
 from fedapp.tables import T, Table, Value, full_path
 
 
@@ -279,9 +277,6 @@ class RunConfig(Table):
         description='which node hosts which partition, "<node-id>=<partition-id> ..."; other nodes are refused; empty: what nodes claim, as long as no two claim the same clients',
     )
 
-    quadratic: QuadraticKeys = QuadraticKeys()
-    erm: ErmKeys = ErmKeys()
-    vit: VitKeys = VitKeys()
     time: TimeKeys = TimeKeys()
     dp: DpKeys = DpKeys()
 

@@ -13,17 +13,21 @@ from pydantic import ValidationError, create_model
 from fedapp.compression import COMPRESSORS, compressor_type
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.problems.kinds import KINDS
 from fedapp.registry import ALGORITHMS, find_algorithm
 from fedapp.tables import Table, Value, sentence
 
 
 def tables() -> dict[str, type[Table]]:
-    """Return the tables of algorithms and compressors by name, in the order of the config."""
+    """Return the tables of algorithms, compressors and problems by name, in the order of the config."""
     found: dict[str, type[Table]] = {}
     for algorithm in ALGORITHMS.values():
         if algorithm.has_options:
             found[algorithm.table] = algorithm.options
-    return found | {name: kind for name, kind in COMPRESSORS.items() if kind.model_fields}
+    found |= {name: kind for name, kind in COMPRESSORS.items() if kind.model_fields}
+    for problem in KINDS:
+        found |= problem.tables
+    return found
 
 
 @lru_cache(maxsize=8)

@@ -10,6 +10,7 @@ from fedapp.cli import main
 from fedapp.parsing import parse_run_config
 from fedapp.plan import plan
 from fedapp.problems import kind_of
+from fedapp.problems.keys import QuadraticKeys
 from fedapp.registry import ALGORITHMS
 from fedapp.sweep import read_runs
 from tests.conftest import RunInline, kebab, read_rounds
@@ -86,5 +87,5 @@ def test_a_dry_run_needs_no_data_and_leaves_nothing(
 def test_the_plan_of_a_compressed_run_is_nominal() -> None:
     config = parse_run_config({"algorithm": "fedpaq", "dataset": "quadratic", "qsgd.levels": 3})
     up, _ = expected_bytes(make_strategy(config, kind_of(config).outline(config)))
-    bits = config.quadratic.dim * (1 + np.ceil(np.log2(3 + 1))) + 32
+    bits = config.table(QuadraticKeys).dim * (1 + np.ceil(np.log2(3 + 1))) + 32
     assert up == config.clients_per_round * bits / 8

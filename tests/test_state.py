@@ -16,7 +16,7 @@ from fedapp import registry
 from fedapp.algorithm import Algorithm
 from fedapp.client import Client
 from fedapp.engine import InlineGrid
-from fedapp.parsing import parse_run_config
+from fedapp.problems.keys import QuadraticKeys
 from fedapp.state import ContextStore, DirectoryStore, StateError, StateStore
 from fedapp.tables import Value
 from tests.conftest import RunInline, read_rounds
@@ -153,7 +153,7 @@ def test_a_refused_update_is_undone_at_the_client(
     assert sum(r["failures"] for r in records) > 0
     (strategy,) = strategies
     store = ContextStore(contexts[0].state)
-    dim = parse_run_config({}).quadratic.dim
+    dim = QuadraticKeys().dim
     held = [
         (store.load(c, tag) or {})["g_old"]
         if (tag := strategy.ledger.accepted.get(c))

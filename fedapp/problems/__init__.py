@@ -4,14 +4,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fedapp.errors import ConfigError
-from fedapp.problems.kinds import Kind, find_kind, kind_of
+from fedapp.problems.kinds import KINDS, Kind, find_kind, kind_of
 
 if TYPE_CHECKING:  # torch takes seconds to import, and descriptions of problems do not need it
     from fedapp.config import RunConfig
     from fedapp.data import Shard
     from fedapp.problems.problem import Problem
 
-__all__ = ["Kind", "find_kind", "kind_of", "make_problem"]
+__all__ = ["KINDS", "Kind", "find_kind", "kind_of", "make_problem"]
 
 # The keys that decide what a problem is; runs that differ elsewhere share one.
 _KEYS = [
@@ -28,9 +28,6 @@ _KEYS = [
     "device",
     "dtype",
     "batch_size",
-    "quadratic",
-    "erm",
-    "vit",
     "weighting",
     "eval_train",
 ]
@@ -55,7 +52,9 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Problem"
         torch.empty(0, device=config.device)
     except (RuntimeError, AssertionError):
         raise ConfigError(f'device = {config.device!r} is not there: use "cpu".') from None
-    relevant = type(config)(**{key: getattr(config, key) for key in _KEYS}, clients_per_round=1)
+    tables = [name for kind in KINDS for name in kind.tables if hasattr(config, name)]
+    values = {key: getattr(config, key) for key in (*_KEYS, *tables)}
+    relevant = type(config)(**values, clients_per_round=1)
     return _make_problem(relevant, shard)
 
 

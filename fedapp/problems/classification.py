@@ -23,6 +23,7 @@ from fedapp.data import (
 )
 from fedapp.errors import ConfigError
 from fedapp.models.flat import FlatModel
+from fedapp.models.keys import VitKeys
 from fedapp.models.layout import Layout
 from fedapp.models.networks import Network, layout_of, make_network
 from fedapp.problems.batches import shuffled_batches
@@ -56,8 +57,8 @@ class Classification:
             self.data.num_classes,
             config.norm,
             seed,
-            config.vit.image_size,
-            config.vit.weights,
+            config.table(VitKeys).image_size,
+            config.table(VitKeys).weights,
         )
         self.dtype: torch.dtype = getattr(torch, config.dtype)
         self.model = FlatModel(network.to(self.device, self.dtype))
@@ -160,7 +161,7 @@ class Classification:
 def outline(config: RunConfig) -> Outline:
     """Return the size of the config's network, which gets no memory."""
     layout, num_buffers = _measure_network(
-        config.dataset, config.data_dir, config.model, config.norm, config.vit.image_size
+        config.dataset, config.data_dir, config.model, config.norm, config.table(VitKeys).image_size
     )
     return Outline(layout, num_buffers, config.dtype)
 

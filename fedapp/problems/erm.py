@@ -25,6 +25,7 @@ from fedapp.data import ImageData, image_shape, load_images, load_partition
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout
 from fedapp.problems.batches import shuffled_batches
+from fedapp.problems.keys import ErmKeys
 from fedapp.problems.outline import Outline
 from fedapp.problems.problem import Vector
 from fedapp.randomness import Generator
@@ -43,8 +44,8 @@ class LinearERM:
         self.device, self.dtype = torch.device(config.device), getattr(torch, config.dtype)
         data = _two_sided(load_images(config.dataset, config.data_dir), config)
         self.partition = load_partition(data, config)
-        self.decay = config.erm.regularization * SMOOTHNESS[config.model]
-        positive = config.erm.positive
+        self.decay = config.table(ErmKeys).regularization * SMOOTHNESS[config.model]
+        positive = config.table(ErmKeys).positive
         self.rows, self.signs = self._tensors(data.train_images, data.train_labels == positive)
         self._test = self._tensors(data.test_images, data.test_labels == positive)
         self.layout = Layout.single(self.rows.shape[1])
@@ -137,7 +138,7 @@ def outline(config: RunConfig) -> Outline:
 
 def _two_sided(data: ImageData, config: RunConfig) -> ImageData:
     """Return the samples that take part: all, or those of two classes."""
-    keys = config.erm
+    keys = config.table(ErmKeys)
     for name, label in (("positive", keys.positive), ("negative", keys.negative)):
         if label >= data.num_classes:
             raise ConfigError(

@@ -4,9 +4,13 @@ Commands that only read results ask here too, so nothing in this module imports 
 A new problem is one `Kind` here and one module with its class.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from fedapp.models.keys import VitKeys
+from fedapp.problems.keys import ErmKeys, QuadraticKeys
+from fedapp.tables import Table
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
@@ -23,6 +27,7 @@ class Kind:
     make: "Callable[[RunConfig, Shard | None], Problem]"
     outline: "Callable[[RunConfig], Outline]"  # its size, without its data
     metrics: "Callable[[RunConfig], tuple[str, ...]]"  # the figures that `evaluate` returns
+    tables: Mapping[str, type[Table]]  # its config keys, by the name of the table
     datasets: tuple[str, ...] = ()  # values of the key dataset that choose this problem
     models: tuple[str, ...] = ()  # values of the key model that choose it
     uses_model: bool = True  # whether the key model matters, so that it belongs into labels
@@ -72,6 +77,7 @@ QUADRATIC = Kind(
     make=_make_quadratic,
     outline=_outline_quadratic,
     metrics=lambda config: ("test_loss", "gap", "distance", "squared_gradient"),
+    tables={"quadratic": QuadraticKeys},
     datasets=("quadratic",),
     uses_model=False,
     has_classes=False,
@@ -87,6 +93,7 @@ LINEAR = Kind(
         "squared_gradient",
         *(["gap"] if config.model == "logistic" else []),
     ),
+    tables={"erm": ErmKeys},
     models=("logistic", "sigmoid-erm"),
     regularizer="erm.regularization",
 )
@@ -99,9 +106,10 @@ CLASSIFICATION = Kind(
         "test_accuracy",
         *(["objective"] if config.eval_train else []),
     ),
+    tables={"vit": VitKeys},
     is_network=True,
 )
-KINDS = (QUADRATIC, LINEAR)  # the first that is chosen by name; otherwise it is CLASSIFICATION
+KINDS = (QUADRATIC, LINEAR, CLASSIFICATION)  # the first that is chosen by name; otherwise the last
 # Names that are neither a data set of images nor a network:
 DATASETS = tuple(name for kind in KINDS for name in kind.datasets)
 MODELS = tuple(name for kind in KINDS for name in kind.models)

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedapp.config import LocalWork, RunConfig
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout
+from fedapp.problems.keys import QuadraticKeys
 from fedapp.problems.outline import Outline
 from fedapp.problems.problem import Vector
 from fedapp.randomness import Generator, generator
@@ -28,7 +29,7 @@ class Quadratic:
     facts = None  # there are no images
 
     def __init__(self, config: RunConfig) -> None:
-        keys, dtype = config.quadratic, getattr(torch, config.dtype)
+        keys, dtype = config.table(QuadraticKeys), getattr(torch, config.dtype)
         if keys.flat >= keys.dim:
             raise ConfigError(
                 f"quadratic.flat = {keys.flat} leaves nothing to minimise: set it below "
@@ -77,11 +78,11 @@ class Quadratic:
 
 def outline(config: RunConfig) -> Outline:
     """Return the size of the config's quadratics."""
-    return Outline(Layout.single(config.quadratic.dim), 0, config.dtype)
+    return Outline(Layout.single(config.table(QuadraticKeys).dim), 0, config.dtype)
 
 
 def _draw(config: RunConfig, client: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    keys = config.quadratic
+    keys = config.table(QuadraticKeys)
     rng = generator(config.seed, "quadratic", client=client)
     steep = keys.dim - keys.flat
     drawn = rng.standard_normal((keys.dim, keys.dim))

@@ -10,7 +10,6 @@ import torch
 from clients.fedcomgate import TrackingClient
 from fedapp import client_app
 from fedapp.building import make_strategy
-from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
 from fedapp.parsing import parse_run_config
@@ -263,16 +262,19 @@ def test_the_shift_step_of_diana_is_known_to_both_sides() -> None:
 
 def test_scaffold_by_hand() -> None:
     """One client, f = (x - b)^2 / 2, tau = 2, lr = 1/2: u = -0.75 b, c = c_1 = u / (tau lr)."""
-    config = RunConfig(
-        algorithm="scaffold",
-        dataset="quadratic",
-        num_clients=1,
-        clients_per_round=1,
-        num_rounds=1,
-        local_steps=2,
-        lr=0.5,
-        dtype="float64",
-    ).model_copy(update={"quadratic": RunConfig().quadratic.model_copy(update={"dim": 1})})
+    config = parse_run_config(
+        {
+            "algorithm": "scaffold",
+            "dataset": "quadratic",
+            "quadratic.dim": 1,
+            "num-clients": 1,
+            "clients-per-round": 1,
+            "num-rounds": 1,
+            "local-steps": 2,
+            "lr": 0.5,
+            "dtype": "float64",
+        }
+    )
     problem: Any = make_problem(config)
     strategy: Any = make_strategy(config, problem)
     grid = InlineGrid(client_app.app, config.flat())

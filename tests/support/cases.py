@@ -15,6 +15,7 @@ from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
+from fedapp.problems.keys import QuadraticKeys
 from fedapp.problems.quadratic import Quadratic
 from fedapp.randomness import generator, sample_cohort
 from fedapp.rounds import run_rounds
@@ -88,7 +89,7 @@ def vrdiana(
 
     def noisy(k: int, i: int, y: oracles.Vector) -> oracles.Vector:
         noise = generator(config.seed, "batches", k, i).standard_normal(len(y))
-        noisy: oracles.Vector = g(i, y) + config.quadratic.noise * noise
+        noisy: oracles.Vector = g(i, y) + config.table(QuadraticKeys).noise * noise
         return noisy
 
     def renew(k: int, i: int) -> bool:
@@ -107,7 +108,7 @@ def with_noise(
         draws = generator(config.seed, "batches", k, i).standard_normal(
             (config.local_steps, len(y))
         )
-        return np.asarray(g(i, y) + config.quadratic.noise * draws[t])
+        return np.asarray(g(i, y) + config.table(QuadraticKeys).noise * draws[t])
 
     return noisy
 
