@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from deploy.federation import Federation
+from deploy.processes import Federation
 
 FlwrRun = Callable[..., tuple[str, dict[str, Any]]]
 

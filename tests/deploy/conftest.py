@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.federation import Federation
+from deploy.processes import Federation
 from tests.conftest import wait_for
 from tests.support.federations import NODES, has_nginx, node_config
 

@@ -11,7 +11,7 @@ import pytest
 
 from deploy import federation as federation_script
 from deploy.credentials import make_certificates
-from deploy.federation import BIN, ROOT, Federation
+from deploy.processes import BIN, ROOT, Federation
 from fedapp.rounds_file import read_rounds
 from tests.conftest import PATIENCE, wait_for
 from tests.support.federations import linux, needs_nginx, processes

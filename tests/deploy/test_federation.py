@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from clients.fedcomgate import FedCOMGATEClient
-from deploy.federation import NAME, Federation, kill
+from deploy.processes import NAME, Federation, kill
 from fedapp.rounds_file import read_rounds
 from fedapp.tables import Value
 from tests.conftest import PATIENCE, RunInline, wait_for

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.federation import Federation, assignments
+from deploy.processes import Federation, assignments
 from fedapp.rounds_file import read_rounds
 from fedapp.tables import Value
 from tests.conftest import PATIENCE, kebab, wait_for

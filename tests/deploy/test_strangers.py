@@ -36,7 +36,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from deploy.credentials import make_certificates, make_node_key
-from deploy.federation import BIN, NAME, ROOT, Federation, kill
+from deploy.processes import BIN, NAME, ROOT, Federation, kill
 from deploy.proxy import FLEET_ROUTES, REFUSAL
 from fedapp.tables import Value
 from tests.conftest import PATIENCE, RunInline

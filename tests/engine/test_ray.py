@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import ray
 
-from deploy.federation import BIN, ROOT, free_port
+from deploy.processes import BIN, ROOT, free_port
 from fedapp.building import make_strategy
 from fedapp.cli import main
 from fedapp.config import RunConfig

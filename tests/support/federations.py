@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.federation import NAME, Federation, Process, assignments
+from deploy.processes import NAME, Federation, Process, assignments
 from deploy.proxy import find_nginx
 from fedapp.errors import ConfigError
 from fedapp.rounds_file import read_rounds
