@@ -1,5 +1,8 @@
 """Compressors of every kind."""
 
+import pytest
+from hypothesis import strategies as st
+
 from fedapp.compression import make_compressor
 
 QSGD8 = make_compressor("qsgd", levels=8)
@@ -31,3 +34,6 @@ COMPRESSORS = [
     make_compressor("randk", ratio=0.2, values=make_compressor("uniform", bits=8)),
     make_compressor("topk", ratio=0.5, values=make_compressor("randk", ratio=0.5)),
 ]
+
+every_compressor = pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
+any_compressor = st.sampled_from(COMPRESSORS)
