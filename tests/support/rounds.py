@@ -119,3 +119,17 @@ class Claims(InlineGrid):
     def serve(self, message: Message) -> Message:
         claim = self.claims[message.metadata.dst_node_id]
         return Message(RecordDict({"hosting": ConfigRecord(claim)}), reply_to=message)
+
+
+@cache
+def without(case: str, absent: frozenset[int]) -> Outcome:
+    """Return what comes of the round if some clients are not in it."""
+    replies = played(case).replies()
+    for reply in replies:
+        for client in absent:
+            reply.content.pop(f"client.{client}", None)
+    return played(case).use(replies)
+
+
+def clients_of(message: Message) -> list[int]:
+    return [c for c in range(CLIENTS) if f"client.{c}" in message.content]

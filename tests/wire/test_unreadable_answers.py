@@ -1,0 +1,106 @@
+"""Answers that Flower itself cannot read, or that answer another message, fail alone."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import validate_object_content
+from flwr.supercore.run import Run
+from flwr.superlink.grid import HttpGrid
+
+from fedapp.engine.pulling import pull_one_by_one
+from tests.support.rounds import CLIENTS, clients_of, played
+
+
+class Link:
+    """What a SuperLink holds for a run, in place of the connection to it: the rest of HttpGrid is as it is."""
+
+    def __init__(self) -> None:
+        self.messages: dict[str, Message] = {}  # by the message that they answer
+        self.contents: dict[str, bytes] = {}
+        self.down = False
+
+    def add(
+        self, reply: Message, spoil: Callable[[bytes], bytes] = lambda content: content
+    ) -> None:
+        stored_for = reply.metadata.reply_to_message_id
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        self.messages[stored_for] = reply
+        for identity, part in get_all_nested_objects(reply).items():
+            self.contents[identity] = spoil(part.deflate())
+
+    def PullMessages(self, request: Any) -> Any:  # noqa: N802
+        if self.down:
+            raise httpx.ConnectError("down")
+        found = [self.messages[i] for i in request.message_ids if i in self.messages]
+        return PullAppMessagesResponse(
+            messages_list=[message_to_proto(remove_content_from_message(m)) for m in found],
+            message_object_trees=[get_object_tree(m) for m in found],
+        )
+
+    def PullObject(self, request: Any) -> Any:  # noqa: N802
+        content = self.contents[request.object_id]
+        return PullObjectResponse(object_found=True, object_available=True, object_content=content)
+
+    def ConfirmMessageReceived(self, request: Any) -> None:  # noqa: N802
+        """Take note."""
+
+
+def linked(link: Link) -> HttpGrid:
+    grid = HttpGrid("127.0.0.1:1", True, None, token="x")
+    grid.set_run(Run.create_empty(run_id=1))
+    vars(grid)["_client"] = link
+    return grid
+
+
+def unreadable(content: bytes) -> bytes:
+    head, _, body = content.partition(b"\0")
+    spoilt = head + b"\0" + (b"x" * len(body) if head.startswith(b"ArrayRecord") else body)
+    validate_object_content(spoilt)  # a SuperLink takes it
+    return spoilt
+
+
+def test_an_answer_that_flower_cannot_read_fails_alone() -> None:
+    round_ = played("fedavg")
+    link, replies = Link(), round_.replies()
+    asked = [m.metadata.message_id for m in round_.sent]
+    bad = clients_of(replies[1])
+    for reply, spoil in zip(replies, (lambda c: c, unreadable, lambda c: c), strict=True):
+        link.add(reply, spoil)
+    with pytest.raises(json.JSONDecodeError):
+        linked(link).pull_messages(asked)
+    grid = linked(link)
+    pull_one_by_one(grid)
+    pulled = list(grid.pull_messages([*asked, "not answered yet"]))
+    assert [m.metadata.reply_to_message_id for m in pulled] == asked
+    assert "cannot be read (JSONDecodeError" in str(pulled[1].error.reason)
+    outcome = round_.use(pulled)
+    assert set(outcome.updates) == set(range(CLIENTS)) - set(bad)
+    link.down = True
+    with pytest.raises(httpx.ConnectError):
+        grid.pull_messages(asked)
+
+
+def test_an_answer_that_says_it_answers_another_message_is_refused() -> None:
+    round_ = played("fedavg")
+    link, replies = Link(), round_.replies()
+    asked = [m.metadata.message_id for m in round_.sent]
+    replies[0].metadata.__dict__["_reply_to_message_id"] = asked[1]
+    replies[0].metadata.__dict__["_src_node_id"] = replies[1].metadata.src_node_id
+    mine = clients_of(replies[0])
+    for reply in replies:
+        link.add(reply)
+    link.messages[asked[0]] = replies[0]  # where the SuperLink has it, and what it says of itself
+    link.messages[asked[1]] = replies[1]
+    grid = linked(link)
+    pull_one_by_one(grid)
+    outcome = round_.use(list(grid.pull_messages(asked)))
+    assert set(outcome.updates) == set(range(CLIENTS)) - set(mine)
