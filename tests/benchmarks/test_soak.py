@@ -7,7 +7,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from benchmarks import soak
-from benchmarks.soak import EARLY, KINDS, Kept, Outcome, fault_of
+from benchmarks.faults import EARLY, KINDS, Kept, fault_of
+from benchmarks.soak import Outcome
 from fedapp.registry import ALGORITHMS
 from fedapp.rounds_file import read_rounds
 
