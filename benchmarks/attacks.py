@@ -5,6 +5,8 @@ clients collude and know everything: what they send is written over their true a
 Every rule, with and without mixing, gets the same grid of step sizes. The best of them with two classes per client, without
 attack, and with a seed that counts nowhere else, is used for all its runs. A run that the file has already is skipped;
 the tables are printed at the end.
+
+Long, because it is one command: a run's key, its file and the document's tables change together.
 """
 
 import argparse

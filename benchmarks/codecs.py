@@ -9,6 +9,8 @@ which says of every coordinate whether it is kept. Of kept float32 numbers, sign
 their entropy, mantissas 23 bits. Payloads are whole, frame included. Elias is the bound of Alistarh et
 al.'s theorem 3.2 for QSGD's code, without the o(1). Time is that of encoding and decoding, over that of
 sending the bytes saved at 1 Gbit/s; MB/s are of float32. zstd needs `pip install zstandard`.
+
+Long, because it is one command: what is measured, the tables and the picture change together.
 """
 
 import argparse

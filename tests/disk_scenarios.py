@@ -2,6 +2,8 @@
 
 Where it may, it mounts small disks of its own, for which it should have a mount namespace (`unshare --mount`);
 elsewhere, or with --limit, files may not grow beyond a limit, which fails the same writes.
+
+Long, because it is one command with one function for each scenario.
 """
 
 import contextlib

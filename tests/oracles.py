@@ -2,6 +2,8 @@
 
 Each yields the model x after every round. `gradient(i, y)` is client i's gradient; `cohorts` holds
 each round's sampled clients.
+
+Long, because it holds all algorithms side by side, so that each can be compared with those that it builds on.
 """
 
 import itertools

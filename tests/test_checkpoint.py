@@ -1,4 +1,7 @@
-"""Checkpoints: a server that is killed and resumes ends with the same model, bit for bit."""
+"""Checkpoints: a server that is killed and resumes ends with the same model, bit for bit.
+
+Long, because it has one test for each way in which a run can be interrupted and resumed.
+"""
 
 import json
 import shutil

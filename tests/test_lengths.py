@@ -1,4 +1,7 @@
-"""Updates that are much longer than usual: one message of one client must not end a run."""
+"""Updates that are much longer than usual: one message of one client must not end a run.
+
+Long, because one rule is tested at three places: by itself, in whole runs, and in checkpoints.
+"""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""The round loop: faults, retries, early stop, and what a run leaves."""
+"""The round loop: faults, retries, early stop, and what a run leaves.
+
+Long, because it has one test for each promise of the one loop.
+"""
 
 import json
 from dataclasses import replace

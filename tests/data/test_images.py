@@ -1,6 +1,5 @@
-"""Images of every mode and labels of every kind: read as they are, or refused in a sentence."""
+"""Images of every mode: read as they are, or refused in a sentence."""
 
-import io
 import json
 import logging
 import struct
@@ -9,43 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from fedapp.cli import main
-from fedapp.data import ImageData, Shard, cache, load_images, load_shard
+from fedapp.data import Shard, cache, load_images, load_shard
 from fedapp.data.images import pixels_of
 from fedapp.errors import ConfigError
 from fedapp.parsing import parse_run_config
 from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
+from tests.support.images import GREY, encoded, load, write
 
-GREY = np.array([[0, 1, 127], [128, 254, 255]], np.uint8)
 COLOUR = np.stack([GREY, GREY[::-1], GREY[:, ::-1]], axis=-1)
 ALPHA = np.array([[255, 0, 255], [255, 255, 51]], np.uint8)  # opaque, clear, and one fifth
 DEEP = np.array([[0, 1, 257], [4095, 65278, 65535]], np.uint16)
-
-
-def encoded(image: Image.Image, form: str = "PNG", **how: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format=form, **how)
-    return buffer.getvalue()
-
-
-def write(path: Path, files: list[bytes], labels: Any, name: str = "label") -> None:
-    """Write encoded images and a column of labels."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    images = [{"bytes": file, "path": None} for file in files]
-    pq.write_table(pa.table({"image": images, name: labels}), path)
-
-
-def load(parent: Path, files: list[bytes], labels: Any = None) -> ImageData:
-    """Load a set whose train and test splits are these images."""
-    for split in ("train", "test"):
-        write(parent / "set" / f"{split}-0.parquet", files, labels or list(range(len(files))))
-    return load_images("set", str(parent))
 
 
 def on_white(grey: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -217,76 +193,6 @@ def test_deep_colours_and_several_frames_are_told(
     data = load(tmp_path / "deep", [deep_png(COLOUR.astype(int) * 257), CASES["RGB"][0]])
     np.testing.assert_array_equal(data.train_images[0], data.train_images[1])
     assert "1 of 2 images have 16-bit colours, of which 8 bits are used" in caplog.text
-
-
-def labelled(parent: Path, labels: Any, name: str = "label") -> ImageData:
-    files = [
-        encoded(Image.fromarray(np.full((2, 2), 40 * k, np.uint8) + GREY[:2, :2]))
-        for k in range(len(labels))
-    ]
-    write(parent / "set" / "train-0.parquet", files[:2], labels[:2], name)
-    write(parent / "set" / "train-1.parquet", files[2:], labels[2:], name)
-    write(parent / "set" / "test-0.parquet", files[:1], [0], name)
-    return load_images("set", str(parent))
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        pa.array([0, 3, 1, 2], pa.int8()),
-        pa.array([0, 3, 1, 2], pa.uint64()),
-        pa.array([0.0, 3.0, 1.0, 2.0], pa.float32()),
-    ],
-)
-def test_whole_labels_of_any_type(labels: Any, tmp_path: Path) -> None:
-    assert labelled(tmp_path, labels).train_labels.tolist() == [0, 3, 1, 2]
-
-
-def test_yes_and_no_are_1_and_0(tmp_path: Path) -> None:
-    files = [encoded(Image.fromarray(GREY)), encoded(Image.fromarray(GREY[::-1]))]
-    assert load(tmp_path, files, [True, False]).train_labels.tolist() == [1, 0]
-
-
-@pytest.mark.parametrize(
-    ("labels", "shown"),
-    [
-        ([0, 1, 1, -1], "-1"),
-        (pa.array([0.0, 1.0, 1.0, 0.7]), "0.7"),
-        (pa.array([0.0, 1.0, 1.0, float("nan")]), "nan"),
-        (pa.array([0.0, 1.0, 1.0, float("inf")]), "inf"),
-        ([0, 1, 1, None], "None"),
-        (pa.array([0, 1, 1, 2**63], pa.uint64()), "9223372036854775808"),
-    ],
-)
-def test_other_labels_are_refused_by_row(labels: Any, shown: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as told:
-        labelled(tmp_path, labels, "character")
-    place = f"row 1 of {tmp_path}/set/train-1.parquet has {shown} in its column character"
-    assert place in str(told.value)
-    assert "number the classes from 0" in str(told.value)
-
-
-@pytest.mark.parametrize("labels", [["a", "b", "c"], pa.array(["a", "b", "a"]).dictionary_encode()])
-def test_words_are_no_labels(labels: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"row 0 of .* has 'a' in its column label"):
-        labelled(tmp_path, labels)
-
-
-@pytest.mark.parametrize("labels", [[0, 1, -1], [0.0, 1.0, 0.5]])
-def test_a_bad_label_ends_a_run_at_once(
-    labels: list[float],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    files = [encoded(Image.fromarray(GREY)), encoded(Image.fromarray(GREY[::-1]))]
-    for split in ("train", "test"):
-        write(tmp_path / "set" / f"{split}-0.parquet", [*files, files[0]], labels)
-    keys = f'dataset="set" data-dir="{tmp_path}" num-clients=1 clients-per-round=1 num-rounds=1'
-    assert main(["run", "--engine", "inline", "--out", str(tmp_path / "out"), "-c", keys]) == 2
-    shown = capfd.readouterr()
-    assert "Traceback" not in shown.err
-    assert shown.err.count("Labels should be whole numbers from 0") == 1
-    assert not (tmp_path / "out").exists()
 
 
 def node_data(parent: Path, files: list[bytes], labels: Any) -> Any:

@@ -1,4 +1,7 @@
-"""FedBCGD: blocks, what travels, exactness with consistent control variates, and groups that fail."""
+"""FedBCGD: blocks, what travels, exactness with consistent control variates, and groups that fail.
+
+Long, because FedBCGD's printed tables of blocks are in it.
+"""
 
 import itertools
 from typing import Any

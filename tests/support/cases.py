@@ -1,4 +1,7 @@
-"""A config for each algorithm, with every term switched on, and its oracle in tests/oracles.py."""
+"""A config for each algorithm, with every term switched on, and its oracle in tests/oracles.py.
+
+Long, because it has one case for each algorithm.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator
