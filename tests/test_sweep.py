@@ -13,7 +13,6 @@ from fedapp.sweep import read_runs
 from tests.conftest import read_rounds
 from tests.support.commands import fedapp
 
-ROOT = Path(__file__).parents[1]
 SWEEP = """
 dataset = "quadratic"
 num-rounds = 3

@@ -15,8 +15,6 @@ from tests.conftest import read_rounds
 from tests.support.processes import start_simulation
 from tests.support.watching import append, begin, read, record, text_of
 
-ROOT = Path(__file__).parents[2]
-
 
 def test_of_several_runs_the_one_written_to_last_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
