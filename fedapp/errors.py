@@ -4,7 +4,7 @@ import logging
 
 
 class ConfigError(ValueError):
-    """Something the user can mend; the message says, in one sentence, how."""
+    """An error that the user can fix; the message says, in one sentence, how."""
 
 
 class RunError(RuntimeError):

@@ -108,7 +108,7 @@ class Cells:
     # Several cells as one symbol, because a coder's time is per symbol.
 
     def group_for(self, symbols: int) -> int:
-        """Return how many cells (1, 2 or 4) make one of at most so many symbols."""
+        """Return how many cells (1, 2 or 4) make one of at most that many symbols."""
         return 1 + (self.alphabet**2 <= symbols) + 2 * (self.alphabet**4 <= symbols)
 
     def join(self, cells: NDArray[np.int32], group: int) -> NDArray[np.int32]:

@@ -115,7 +115,7 @@ class Uniform(Compressor):
 
     With one bit there is no level to spare for that, and q chooses the lowest or the highest number.
     `zero_point_noise` R adds a random whole number in [-R, R] to the zero point that is sent: what
-    is decoded is off by so many steps, as in FedCOM's figure 9.
+    is decoded is off by that many steps, as in FedCOM's figure 9.
     """
 
     bits: int = Field(8, ge=1, le=16, description="of a number, 1 to 16")

@@ -14,7 +14,7 @@ from typing import Any
 from fedapp import __version__
 from fedapp.figures import Figure, find_figure, headline, ranked
 from fedapp.report.curves import COLOURS
-from fedapp.report.runs import Run, in_groups
+from fedapp.report.runs import Run, in_groups, with_equal_keys
 from fedapp.report.script import WEB, bundle
 
 SPENT = ("round", "uplink_bytes", "downlink_bytes", "simulated_seconds", "wall_seconds")
@@ -48,7 +48,7 @@ def _read(name: str) -> str:
 
 def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
     """Return what the page shows: config values that all runs share are there once."""
-    configs = [run.config for run in runs]
+    configs = [run.config for run in with_equal_keys(runs)]
     keys = list(dict.fromkeys(key for config in configs for key in config))
     common = {
         key: configs[0].get(key)

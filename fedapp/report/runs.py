@@ -78,10 +78,10 @@ def _config_of(directory: Path) -> dict[str, Any]:
     return manifest.config if manifest.config.keys() >= every_run else manifest.full_config
 
 
-def _with_equal_keys(runs: list[Run]) -> list[Run]:
+def with_equal_keys(runs: Sequence[Run]) -> list[Run]:
     """Return runs whose configs have the same keys: one that a version did not have had, in effect, its default."""
     if all(run.config.keys() == runs[0].config.keys() for run in runs):
-        return runs
+        return list(runs)
     return [replace(run, config=with_defaults(run.config)) for run in runs]
 
 
@@ -158,7 +158,7 @@ def load_runs(directories: Sequence[Path]) -> list[Run]:
         for problem in unreadable:
             log.warning("Left out: %s", one_line(str(problem)))
         found += runs
-    return _with_equal_keys(found)
+    return with_equal_keys(found)
 
 
 def _places(directory: Path) -> list[Path]:
