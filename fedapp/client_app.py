@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from fedapp import wire
 from fedapp.algorithm import Algorithm
 from fedapp.client import State
+from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import ImageFacts, Shard
 from fedapp.errors import ConfigError
@@ -32,7 +33,7 @@ from fedapp.state import (
     StateError,
     StateStore,
 )
-from fedapp.tables import Value
+from fedapp.tables import Table, Value
 from fedapp.wire import Arrays, Invitation, Report, Update
 
 log = logging.getLogger("flwr")
@@ -165,6 +166,16 @@ class _Round:
     problem: Problem
     store: StateStore
 
+    @cached_property
+    def compressor(self) -> Compressor | None:
+        """What the clients compress with."""
+        return find_compressor(self.config, self.problem.layout.tensors)
+
+    @cached_property
+    def options(self) -> Table:
+        """The algorithm's own keys."""
+        return self.config.table(self.algorithm.options)
+
     def train(self, client: int) -> Update:
         """Train one client; its state is saved before its update may leave."""
         invitation, stateful = self.invitation, keeps_state(self.config)
@@ -172,10 +183,14 @@ class _Round:
         objective = self.problem.objective(client)
         device = objective.buffers.device
         state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}
-        compressor = find_compressor(self.config, self.problem.layout.tensors)
-        options = self.config.table(self.algorithm.options)
         trainee = self.algorithm.client(
-            objective, self.config, client, state, compressor, invitation.round, options
+            objective,
+            self.config,
+            client,
+            state,
+            self.compressor,
+            invitation.round,
+            self.options,
         )
         received = invitation.shared | invitation.per_client.get(client, {})
         buffers = received.pop("buffers")
