@@ -51,7 +51,10 @@ class Admission:
             too_long = self.lengths.refused(self._measured)
         self._all_too_long &= len(within) == len(too_long) > 0
         refused = {refusal.client for refusal in too_long}
-        return [u for u in within if u.client not in refused], refusals + too_long
+        used = [update for update in within if update.client not in refused]
+        if self.lengths and refused:  # what is usual must not depend on what was refused
+            self._measured = self.lengths.measure(used, x)
+        return used, refusals + too_long
 
     def accept(self, updates: Sequence[Update], round_: int) -> None:
         """Count the lengths of updates that the round uses."""

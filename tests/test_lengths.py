@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedapp import client_app, registry, server_app
+from fedapp.admission import Admission
 from fedapp.algorithm import Algorithm
 from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
 from fedapp.errors import DivergedError
+from fedapp.ledger import Place, StateLedger
 from fedapp.lengths import NAMED, REMEMBERED, UpdateLengths
+from fedapp.models.layout import Layout
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds
@@ -322,3 +325,25 @@ def test_a_diverged_run_resumes_from_before_the_update_that_ruined_it(
     assert model == (failed / "model.safetensors").read_bytes()
     assert [r["round"] for r in read_rounds(resumed)] == list(range(1, 10))
     assert not (resumed / "diverged.txt").exists()
+
+
+def test_what_was_refused_leaves_no_trace_in_what_is_usual() -> None:
+    config = parse_run_config(kebab(KEYS))
+    x = np.ones(2)
+
+    def lengths_after(lengths: dict[int, float]) -> Any:
+        ledger = StateLedger(Place(), keeps_state=False, attempts=1)
+        layout = Layout((2,), (2,))
+        admission = Admission(config, ("u",), layout, ledger, UpdateLengths(["u"], 1000.0))
+        sent = [update(client, length) for client, length in lengths.items()]
+        sent = [replace(u, arrays=u.arrays | {"buffers": np.zeros(0)}) for u in sent]
+        used, refusals = admission.admit(sent, x)
+        assert len(used) + len(refusals) == len(sent)
+        admission.accept(used, 1)
+        assert admission.lengths is not None
+        return admission.lengths.saved()
+
+    honest = {0: 1.0, 1: 2.0, 2: 3.0, 3: 7.0}
+    with_giants = lengths_after(honest | {4: 1e12, 5: 1e13})
+    for name, array in lengths_after(honest).items():
+        np.testing.assert_array_equal(with_giants[name], array, err_msg=name)
