@@ -123,6 +123,10 @@ class Algorithm:
         """Whether there are keys of its own."""
         return bool(self.options.model_fields)
 
+    def keeps_state(self, config: RunConfig) -> bool:
+        """Return whether clients remember something between rounds, be it for error feedback."""
+        return self.stateful or config.error_feedback
+
     def keys(self) -> dict[str, Value]:
         """Return the config keys that it reads beside those of every run, with their defaults."""
         keys: dict[str, Value] = {}

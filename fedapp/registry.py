@@ -58,16 +58,12 @@ def _imported(name: str) -> Algorithm:
 
 def keeps_state(config: RunConfig) -> bool:
     """Return whether clients remember something between rounds."""
-    return find_algorithm(config.algorithm).stateful or config.error_feedback
-
-
-def find_compressor(config: RunConfig, tensors: tuple[int, ...]) -> Compressor | None:
-    """Return what clients compress a vector of these tensors with; None if they do not compress."""
-    return _compressor(config, tensors)
+    return find_algorithm(config.algorithm).keeps_state(config)
 
 
 @lru_cache(maxsize=8)
-def _compressor(config: RunConfig, tensors: tuple[int, ...]) -> Compressor | None:
+def find_compressor(config: RunConfig, tensors: tuple[int, ...]) -> Compressor | None:
+    """Return what clients compress a vector of these tensors with; None if they do not compress."""
     name = config.compressor or find_algorithm(config.algorithm).compressor
     if name == "none":
         return None

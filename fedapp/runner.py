@@ -188,10 +188,10 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 def _refuse(swept: Sequence[RunConfig], tally: Tally) -> None:
     """Leave out the runs whose directories hold a run with another config: its results are not this sweep's."""
-    from fedapp.manifest import different, read_config, results_dir
+    from fedapp.manifest import different, read_config, run_path
 
     for config in swept:
-        directory = results_dir(config) / config.run_name
+        directory = run_path(config)
         try:
             key = different(read_config(directory), config, {"resume"})
         except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged

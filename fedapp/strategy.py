@@ -63,7 +63,7 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
         self.x = x
         self.buffers = buffers
         self.compressor = compressor  # of what clients send
-        self.layout = layout or Layout((x.size,), (x.size,))
+        self.layout = layout or Layout.single(x.size)
         self.facts = facts  # of the images, for nodes with data of their own
         self.lr = config.lr  # of the clients, in the round under way
         self.hosting = Hosting(config.num_clients, config.partition_of)
@@ -71,7 +71,7 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
         self.min_clients = self.privacy.min_clients(least_updates(algorithm, config))
         self.ledger = StateLedger(
             place or Place(state_dir=config.state_dir),
-            algorithm.stateful or config.error_feedback,
+            algorithm.keeps_state(config),
             config.round_retries + 1,
         )
         names = algorithm.client.sends

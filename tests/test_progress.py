@@ -1,4 +1,4 @@
-"""How far a run is, told from its directory without touching it; and setting a partial run aside."""
+"""How far a run is, read from its directory without touching it; and setting a partial run aside."""
 
 import logging
 from pathlib import Path

@@ -301,7 +301,7 @@ def test_nodes_are_asked_once_and_strange_answers_are_left_out(
     del grid.contexts[1]  # a node leaves
     hosting.update(grid)
     assert sorted(hosting.node_of) == [2, 5]
-    grid.contexts[2].node_config = {"partition-id": 1, "num-partitions": 3}  # mended
+    grid.contexts[2].node_config = {"partition-id": 1, "num-partitions": 3}  # fixed
     hosting._ask_again[2] = (0.0, 20.0)  # the pause is over
     hosting.update(grid)
     assert sorted(hosting.node_of) == [1, 2, 4, 5]

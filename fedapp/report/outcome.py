@@ -37,12 +37,12 @@ def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], ta
     """Print the results of a sweep: a table of its runs, and which of them are not complete."""
     from rich.console import Console
 
-    from fedapp.manifest import results_dir
+    from fedapp.manifest import results_dir, run_path
     from fedapp.report.runs import Run, best_per, load_runs
     from fedapp.report.table import closing_table
 
     loaded: list[Run] = []
-    for place in (results_dir(config) / config.run_name for config in runs):
+    for place in map(run_path, runs):
         if (place / "rounds.jsonl").is_file():
             try:
                 loaded += load_runs([place])
