@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from fedapp import wire
 from fedapp.algorithm import Algorithm
 from fedapp.client import State
+from fedapp.client_evaluation import evaluate_client
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts, Shard
@@ -121,6 +122,40 @@ def train(message: Message, context: Context) -> Message:
             refusals.append(Refusal(client, Reason.FAILED, str(error)))
         except Exception as error:
             log.exception("Client %d failed in round %d", client, invitation.round)
+            refusals.append(privacy.refusal(client, error))
+    wire.add_refusals(content, refusals)
+    return Message(content, reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Have the clients that are asked evaluate a model on their held-out samples, one after the other."""
+    request = wire.unpack_evaluation_request(message.content)
+    content = RecordDict()
+    refusals: list[Refusal] = []
+    try:
+        config = _config(context)
+        budget.limits_of(context.node_config).demand(config)
+        privacy = node_privacy(config)
+        privacy.demand_openness()
+        hosted = hosted_clients(context.node_config, config.num_clients)
+        problem = make_problem(config, _shard(context, hosted, request.facts))
+    except ConfigError as error:
+        log.error(str(error))
+        wire.add_refusals(content, [Refusal(c, Reason.FAILED, str(error)) for c in request.clients])
+        return Message(content, reply_to=message)
+    for client in request.clients:
+        try:
+            if client not in hosted:
+                raise ValueError(f"this node does not host client {client}")
+            objective = problem.objective(client)
+            result = evaluate_client(objective, config, client, request.round, request.shared)
+            wire.add_evaluation(content, result)
+        except ConfigError as error:
+            log.error(str(error))
+            refusals.append(Refusal(client, Reason.FAILED, str(error)))
+        except Exception as error:
+            log.exception("Client %d failed to evaluate in round %d", client, request.round)
             refusals.append(privacy.refusal(client, error))
     wire.add_refusals(content, refusals)
     return Message(content, reply_to=message)

@@ -92,6 +92,15 @@ class CountedPrivacy(Privacy):
                 "BatchNorm's statistics travel beside the update, without noise: set norm = "
                 '"group", or dp.clip = 0.'
             )
+        if config.eval_clients:
+            raise ConfigError(
+                'Metrics of clients\' own samples would be told without noise: set eval-clients = "", or dp.clip = 0.'
+            )
+        if not config.server_data and not config.facts:
+            raise ConfigError(
+                "What nodes tell of their samples would have no noise: set server-data = true, or facts to what they "
+                "would tell, or dp.clip = 0."
+            )
         if config.eval_train or "objective" in kind_of(config).metrics(config):
             raise ConfigError(
                 "The loss on the clients' own samples would be told without noise: set eval-train = false "

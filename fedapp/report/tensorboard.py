@@ -33,7 +33,9 @@ class TensorBoardLog(Observer):
         self._directory = directory / "tensorboard"
         self._writer_type = writer_type()
         self._writer: Any = None
-        self._totals = dict.fromkeys((f.name for f in FIGURES.values() if f.unit == "bytes"), 0)
+        self._totals = dict.fromkeys(
+            (f.name for f in FIGURES.values() if f.unit == "bytes" and f.summed), 0
+        )
 
     def on_start(self) -> None:
         """Open the file."""

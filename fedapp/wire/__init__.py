@@ -15,7 +15,7 @@ A node answers with:
   reasons     config record: client -> the name of that Reason, if it is another than FAILED (absent if there is none)
 
 A compressed vector travels as an array of bytes. The server checks what a node sends against what it expects before
-it decodes it. The question which clients a node hosts is laid out in `report.py`.
+it decodes it. The question which clients a node hosts is laid out in `report.py`, evaluation in `evaluation.py`.
 """
 
 from fedapp.wire.arrays import (
@@ -31,6 +31,15 @@ from fedapp.wire.arrays import (
     record_of,
 )
 from fedapp.wire.checks import LONGEST_TEXT, error_text, printable
+from fedapp.wire.evaluation import (
+    Evaluation,
+    EvaluationRequest,
+    Evaluations,
+    add_evaluation,
+    pack_evaluation_request,
+    unpack_evaluation_request,
+    unpack_evaluations,
+)
 from fedapp.wire.expected import Compressed, Spec, checked_arrays, decompress
 from fedapp.wire.facts import facts_head, facts_of
 from fedapp.wire.invitation import (
@@ -57,6 +66,9 @@ __all__ = [
     "LONGEST_TEXT",
     "Arrays",
     "Compressed",
+    "Evaluation",
+    "EvaluationRequest",
+    "Evaluations",
     "Invitation",
     "Reply",
     "Report",
@@ -64,6 +76,7 @@ __all__ = [
     "Spec",
     "Update",
     "WireError",
+    "add_evaluation",
     "add_refusals",
     "add_update",
     "arrays_of",
@@ -79,6 +92,7 @@ __all__ = [
     "is_moderate",
     "merge",
     "nbytes",
+    "pack_evaluation_request",
     "pack_invitation",
     "pack_query",
     "pack_rejection",
@@ -90,6 +104,8 @@ __all__ = [
     "record_of",
     "rejection_of",
     "take_shared",
+    "unpack_evaluation_request",
+    "unpack_evaluations",
     "unpack_invitation",
     "unpack_reply",
     "unpack_report",
