@@ -72,14 +72,18 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
 
     A node whose data are a part of what the server knows loads them only if the server asks for it.
     """
+    asked = wire.wants_facts(check)
     report = Report(list(hosted), own_data=bool(context.node_config.get("data-dir")))
     if not report.own_data and not check.get("shared-data"):
         return report
     try:
-        problem = make_problem(config, _shard(context, hosted, wire.facts_of(check)))
+        if asked:
+            node_privacy(config).demand_openness()
+        problem = make_problem(config, _shard(context, hosted, wire.facts_of(check), asked))
         samples = sum(problem.objective(client).num_examples for client in hosted)
         shown = node_privacy(config).shows_samples
-        return replace(report, samples=samples if shown else None)
+        facts = problem.facts if asked else None
+        return replace(report, samples=samples if shown else None, facts=facts)
     except ConfigError as error:
         log.error(str(error))
         return replace(report, problem=str(error))
@@ -172,11 +176,14 @@ def _parse(items: tuple[tuple[str, Value], ...], objects: tuple[int, ...]) -> Ru
     return parse_run_config(dict(items))
 
 
-def _shard(context: Context, hosted: range, facts: Facts | None) -> Shard | None:
+def _shard(
+    context: Context, hosted: range, facts: Facts | None, to_agree: bool = False
+) -> Shard | None:
+    """Return this node's own data, if it has some; without facts only if they are still to be agreed on."""
     directory = context.node_config.get("data-dir")
     if not directory:
         return None
-    if not facts:
+    if not facts and not to_agree:
         raise ConfigError(
             "This run has no images, and this node has data of its own: take data-dir out of its config."
         )

@@ -41,7 +41,7 @@ from fedapp.wire.evaluation import (
     unpack_evaluations,
 )
 from fedapp.wire.expected import Compressed, Spec, checked_arrays, decompress
-from fedapp.wire.facts import facts_head, facts_of
+from fedapp.wire.facts import facts_from_text, facts_head, facts_of, facts_text
 from fedapp.wire.invitation import (
     Invitation,
     pack_invitation,
@@ -53,6 +53,7 @@ from fedapp.wire.invitation import (
 from fedapp.wire.reply import Reply, Update, add_refusals, add_update, merge, unpack_reply
 from fedapp.wire.report import (
     Report,
+    ask_for_facts,
     check_of,
     pack_query,
     pack_rejection,
@@ -60,6 +61,7 @@ from fedapp.wire.report import (
     pack_report_error,
     rejection_of,
     unpack_report,
+    wants_facts,
 )
 
 __all__ = [
@@ -80,14 +82,17 @@ __all__ = [
     "add_refusals",
     "add_update",
     "arrays_of",
+    "ask_for_facts",
     "check_of",
     "checked_arrays",
     "decode",
     "decompress",
     "encode",
     "error_text",
+    "facts_from_text",
     "facts_head",
     "facts_of",
+    "facts_text",
     "is_finite",
     "is_moderate",
     "merge",
@@ -109,4 +114,5 @@ __all__ = [
     "unpack_invitation",
     "unpack_reply",
     "unpack_report",
+    "wants_facts",
 ]
