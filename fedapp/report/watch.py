@@ -229,7 +229,8 @@ def _learnt(run: WatchedRun) -> Table:
         rounds, values = run.series(figure.name)
         due = run.round if figure.source == "training" else evaluated
         if not rounds or rounds[-1] < due:  # records leave out what is not finite
-            last = [Text("diverged", "red"), Text(str(due), "dim")]
+            missing = "no answer" if is_of_clients(figure.name) else "diverged"
+            last = [Text(missing, "red"), Text(str(due), "dim")]
         else:
             last = [Text(_number(figure, values[-1]), "bold"), Text(str(rounds[-1]), "dim")]
         best = [Text("-"), Text("")]
