@@ -101,7 +101,7 @@ class Oracle:
     def probabilities(self, weights: Numbers, bias: Numbers, rows: Numbers) -> Numbers:
         scores = self.inputs[rows] @ weights.T + bias
         powers = np.exp(scores - scores.max(1, keepdims=True))
-        return powers / powers.sum(1, keepdims=True)
+        return np.asarray(powers / powers.sum(1, keepdims=True))
 
     def metrics(self, weights: Numbers, bias: Numbers, rows: Numbers) -> dict[str, float]:
         p, labels = self.probabilities(weights, bias, rows), self.labels[rows]
@@ -112,7 +112,8 @@ class Oracle:
         self, weights: Numbers, bias: Numbers, rows: Numbers, rng: Any, lr: float
     ) -> tuple[Numbers, Numbers]:
         """Take the steps of eval-finetune: batches in a new order each pass."""
-        size, steps, batches = self.config.batch_size, self.config.eval_finetune, []
+        size, steps = self.config.batch_size, self.config.eval_finetune
+        batches: list[Numbers] = []
         while len(batches) < steps:
             order = rng.permutation(rows)
             batches += [order[start : start + size] for start in range(0, len(rows), size)]
@@ -219,13 +220,13 @@ def test_the_figures_do_not_depend_on_the_nodes(run_inline: RunInline) -> None:
 
 def test_a_run_that_resumes_has_the_same_figures(tmp_path: Path) -> None:
     keys = kebab(KEYS | {"algorithm": "fedcomgate", "eval_clients": "2", "eval_finetune": 2})
-    keys |= {"checkpoint-every": 2}
-    whole = run(tmp_path, keys, **{"run-name": "whole"})
-    run(tmp_path, keys, **{"run-name": "part", "num-rounds": 3})
-    assert_same(whole, run(tmp_path, keys, **{"run-name": "part", "resume": True}))
+    keys |= {"checkpoint-every": 2, "run-name": "part"}
+    whole = run(tmp_path, keys | {"run-name": "whole"})
+    run(tmp_path, keys | {"num-rounds": 3})
+    assert_same(whole, run(tmp_path, keys | {"resume": True}))
     # Evaluation computes nothing that training uses, so it may change when a run goes on.
-    more: dict[str, Value] = {"num-rounds": 5, "resume": True, "eval-clients": "all"}
-    assert read_rounds(run(tmp_path, keys, **{"run-name": "part"}, **more))[-1]["eval_clients"] == 6
+    more = run(tmp_path, keys | {"num-rounds": 5, "resume": True, "eval-clients": "all"})
+    assert read_rounds(more)[-1]["eval_clients"] == 6
 
 
 def test_flower_s_own_loop_gives_the_same_figures() -> None:
@@ -284,7 +285,7 @@ def test_a_config_that_makes_no_sense_is_refused(keys: dict[str, Value], said: s
 
 
 def test_numbers_are_taken_as_well_as_texts() -> None:
-    sizes = {"all": 6, "": 0, "2": 2, "0.5": 3, ".01": 1, "1.0": 6, 3: 3, 0.34: 2}
+    sizes: dict[Value, int] = {"all": 6, "": 0, "2": 2, "0.5": 3, ".01": 1, "1.0": 6, 3: 3, 0.34: 2}
     assert {value: config_of(eval_clients=value).eval_cohort for value in sizes} == sizes
 
 
