@@ -15,6 +15,8 @@ from flwr.app import Message, MetricRecord
 from fedapp import wire
 from fedapp.config import RunConfig
 from fedapp.data import Facts
+from fedapp.doors import is_outside
+from fedapp.errors import ConfigError
 from fedapp.exchange import Exchange
 from fedapp.failures import FailureLog
 from fedapp.figures import client_figure, find_figure
@@ -26,6 +28,17 @@ from fedapp.wire import Arrays, Evaluation, EvaluationRequest
 
 WORST = 10  # the worst clients are one in ten, at least one
 Numbers = dict[str, float]
+
+
+def demand_held_out(config: RunConfig, own_data: bool) -> None:
+    """Raise ConfigError if clients are to evaluate and none of them can have samples for it.
+
+    `own_data`: some nodes have their own, and may have test samples among them.
+    """
+    if config.eval_clients and not (config.test_share or own_data or is_outside(config.problem)):
+        raise ConfigError(
+            "eval-clients needs samples that clients do not train on: set test-share, for example to 0.2."
+        )
 
 
 class ClientEvaluation:

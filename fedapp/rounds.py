@@ -11,8 +11,7 @@ from flwr.superlink.grid import HttpGrid
 
 from fedapp import wire
 from fedapp.config import RunConfig
-from fedapp.doors import is_outside
-from fedapp.errors import ConfigError
+from fedapp.evaluation import demand_held_out
 from fedapp.figures import COLUMNS, FIGURES, accuracy_of
 from fedapp.observers import Observer, ending
 from fedapp.problems.protocols import FederatedProblem
@@ -71,11 +70,7 @@ def _meet_nodes(
     finally:
         for observer in observers:
             observer.on_nodes(strategy.hosting, deployed)
-    given = config.test_share or strategy.hosting.has_own_data() or is_outside(config.problem)
-    if config.eval_clients and not given:
-        raise ConfigError(
-            "eval-clients needs samples that clients do not train on: set test-share, for example to 0.2."
-        )
+    demand_held_out(config, strategy.hosting.has_own_data())
 
 
 def _train(

@@ -12,8 +12,10 @@ from fedapp import agreement, building
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
 from fedapp.config import RunConfig
 from fedapp.console import RunConsole
+from fedapp.engine import InlineGrid
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import log_as_one_sentence
+from fedapp.evaluation import demand_held_out
 from fedapp.files import writable_directory
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.parsing import parse_run_config
@@ -88,6 +90,8 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
 def _check_places(grid: Grid, config: RunConfig, problem: FederatedProblem) -> None:
     """Report what the config asks for and is not there, before the run has a directory."""
     if not isinstance(grid, HttpGrid):  # the nodes are on this machine
+        contexts = grid.contexts.values() if isinstance(grid, InlineGrid) else ()
+        demand_held_out(config, any("data-dir" in context.node_config for context in contexts))
         if config.server_data:  # and have no data but these
             problem.objective(0)
         if config.state_dir:

@@ -301,10 +301,11 @@ def test_numbers_are_taken_as_well_as_texts() -> None:
     ids=str,
 )
 def test_a_run_that_nobody_can_evaluate_is_refused(
-    keys: dict[str, Value], said: str, run_inline: RunInline
+    keys: dict[str, Value], said: str, run_inline: RunInline, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         run_inline(**KEYS | keys)
+    assert list(tmp_path.iterdir()) == []  # so that the name of the run is free
 
 
 @pytest.mark.parametrize("where", ["server", "client"])
