@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MOONClient(NetworkClient):
-    """SGD on CE + mu l_con, which draws the representation towards x's, away from its own last one."""
+    """Local steps on CE + mu l_con, which draws the representation towards x's, away from its own last one."""
 
     options: "Options"
 
@@ -41,6 +41,6 @@ class MOONClient(NetworkClient):
                 contrasted: Tensor = F.cross_entropy(network.head(z), labels) + mu * l_con
                 return contrasted
 
-            y.sub_(self.gradient(y, batch, loss), alpha=self.lr)
+            y.sub_(self.direction(self.gradient(y, batch, loss)), alpha=self.lr)
         self.state["y"] = y
         return {"u": x - y}

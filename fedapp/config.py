@@ -100,6 +100,27 @@ class TimeKeys(Table):
     )
 
 
+class OptimizerKeys(Table):
+    """The clients' optimizer."""
+
+    momentum: float = Field(
+        0.9, ge=0, lt=1, description='client-optimizer = "momentum": weight of earlier gradients'
+    )
+    beta1: float = Field(
+        0.9, ge=0, lt=1, description='client-optimizer = "adam": decay of the mean gradient'
+    )
+    beta2: float = Field(
+        0.999, ge=0, lt=1, description='client-optimizer = "adam": decay of the mean square'
+    )
+    eps: float = Field(
+        1e-8, gt=0, description='client-optimizer = "adam": added to the root of the mean square'
+    )
+    state: Literal["reset", "keep"] = Field(
+        "reset",
+        description='momentum and adam begin every round anew: "reset"; or each client keeps its own until its next round: "keep"',
+    )
+
+
 class RunConfig(Table):
     """Everything that decides what a run computes and where it leaves it."""
 
@@ -119,6 +140,20 @@ class RunConfig(Table):
         description='in round k + 1: "constant"; "exponential": lr * lr-decay^k; "inverse": lr / (k tau + 1); "inverse-sqrt": lr / sqrt(num-rounds tau)',
     )
     lr_decay: float = Field(0.998, gt=0, le=1, description="see lr-schedule")
+    warmup_rounds: int = Field(
+        0,
+        ge=0,
+        description="the first W rounds use 1/(W + 1), 2/(W + 1), ... of the step size that lr-schedule gives; 0: none",
+    )
+    client_optimizer: Literal["sgd", "momentum", "adam"] = Field(
+        "sgd",
+        description='local steps: "sgd", or, where the algorithm allows it, "momentum" or "adam": see docs/training.md',
+    )
+    clip_gradient: float = Field(
+        0.0,
+        ge=0,
+        description="largest Euclidean norm of a local mini-batch gradient, before weight decay; 0: no limit",
+    )
     weight_decay: float = Field(
         0.0, ge=0, description="added, times the model, to every local gradient"
     )
@@ -277,6 +312,7 @@ class RunConfig(Table):
         description='which node hosts which partition, "<node-id>=<partition-id> ..."; other nodes are refused; empty: what nodes claim, as long as no two claim the same clients',
     )
 
+    optimizer: OptimizerKeys = OptimizerKeys()
     time: TimeKeys = TimeKeys()
     dp: DpKeys = DpKeys()
 
@@ -352,7 +388,19 @@ class RunConfig(Table):
             "inverse": 1 / (k * tau + 1),  # FedPAQ, theorem 1: lr = 4/mu
             "inverse-sqrt": (self.num_rounds * tau) ** -0.5,  # FedPAQ, theorem 2: lr = 1/L
         }
-        return self.lr * factors[self.lr_schedule]
+        warmth = min(1.0, round_ / (self.warmup_rounds + 1))
+        return self.lr * factors[self.lr_schedule] * warmth
+
+    @property
+    def largest_lr(self) -> float:
+        """The largest local step size of all rounds: no schedule grows after the warm-up."""
+        last = min(self.warmup_rounds + 1, self.num_rounds)
+        return max(self.lr_at(round_) for round_ in range(1, last + 1))
+
+    @property
+    def keeps_optimizer(self) -> bool:
+        """Whether each client keeps the state of its optimizer from round to round."""
+        return self.client_optimizer != "sgd" and self.optimizer.state == "keep"
 
     def flat(self) -> dict[str, Value]:
         """Return the config as Flower writes it: one level, kebab-case, dotted tables."""
