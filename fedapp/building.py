@@ -27,6 +27,10 @@ def check(config: RunConfig, problem: Start) -> None:
             f"{config.model} has a regulariser of its own, and weight-decay would move the optimum that "
             f"`gap` counts from: set weight-decay = 0, and {kind.regularizer}."
         )
+    if config.augmentation != "none" and not kind.is_network:
+        raise ConfigError(
+            f'augmentation = "{config.augmentation}" is for networks that are trained on images: set augmentation = "none".'
+        )
     mean_rule = algorithm.strategy.rule_is_a_mean
     aggregation.check(config, mean_rule)
     _, buffers = problem.initial()

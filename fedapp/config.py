@@ -237,6 +237,10 @@ class RunConfig(Table):
         0.5, gt=0, description="concentration of the Dirichlet partition: smaller is more uneven"
     )
     classes_per_client: int = Field(2, ge=1, description="of the classes partition")
+    augmentation: Literal["none", "crop-flip", "resize-crop", "random-resized-crop"] = Field(
+        "none",
+        description='of training images: "none"; "crop-flip": shifted by up to 4 pixels, half of them mirrored; "resize-crop": a window of the image enlarged by 8/7; "random-resized-crop": a part of any size, enlarged',
+    )
     model: str = Field(
         "mlp-200",
         description='"logreg", "mlp-<width>-<width>-...", "lenet5", "vgg11", "vgg19", "resnet18", "resnet20", "vit-base"; two classes: "logistic", "sigmoid-erm"',

@@ -30,6 +30,7 @@ _KEYS = [
     "batch_size",
     "weighting",
     "eval_train",
+    "augmentation",
 ]
 
 

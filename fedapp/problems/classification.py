@@ -21,6 +21,7 @@ from fedapp.data import (
     load_partition,
     load_shard,
 )
+from fedapp.data.augmentation import Augmented, augmented_batches
 from fedapp.errors import ConfigError
 from fedapp.models.flat import FlatModel
 from fedapp.models.keys import VitKeys
@@ -32,7 +33,7 @@ from fedapp.problems.problem import Loss, Vector
 from fedapp.randomness import Generator, torch_seed
 
 EVALUATION_BATCH = 1000
-Batch = NDArray[np.int64]
+Batch = NDArray[np.int64] | Augmented
 
 
 class Classification:
@@ -71,6 +72,7 @@ class Classification:
         self._mean = torch.tensor(self.data.mean, device=self.device).view(-1, 1, 1)
         self._scale = 1 / torch.tensor(self.data.std, device=self.device).view(-1, 1, 1)
         self._eval_train = config.eval_train
+        self.augmentation = config.augmentation
         self._gathered: tuple[Any, Any, Any] = (None, None, None)  # the last batch
         self._train = torch.from_numpy(self.data.train_images)
         self._train_labels = torch.from_numpy(self.data.train_labels)
@@ -110,8 +112,9 @@ class Classification:
     def training_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gather training samples by their indices; several gradients on one batch gather it once."""
         if batch is not self._gathered[0]:
-            chosen = torch.from_numpy(batch)  # index_select is several times as fast as indexing
-            images = self.prepare(self._train.index_select(0, chosen))
+            chosen = torch.from_numpy(batch.indices if isinstance(batch, Augmented) else batch)
+            images = self._train.index_select(0, chosen)  # several times as fast as indexing
+            images = self.prepare(batch.augment(images) if isinstance(batch, Augmented) else images)
             labels = self._train_labels.index_select(0, chosen).to(self.device)
             self._gathered = batch, images, labels
         return self._gathered[1], self._gathered[2]
@@ -181,16 +184,17 @@ def _measure_network(
 class ClientImages:
     """f_i: the mean cross-entropy over one client's images."""
 
-    def __init__(self, problem: Classification, indices: Batch) -> None:
+    def __init__(self, problem: Classification, indices: NDArray[np.int64]) -> None:
         self.problem = problem
         self.indices = indices
         self.num_examples = len(indices)
         self.layout = problem.layout
         self.buffers = problem.model.buffers
 
-    def batches(self, work: LocalWork, rng: Generator) -> Iterator[Batch]:
+    def batches(self, work: LocalWork, rng: Generator) -> Iterator[Any]:
         """Go through the data in a new order each pass."""
-        return shuffled_batches(self.indices, work, rng)
+        batches = shuffled_batches(self.indices, work, rng)
+        return augmented_batches(batches, self.problem.augmentation, rng)
 
     def loss_gradient(
         self, y: Tensor, batch: Batch, loss: Loss | None = None

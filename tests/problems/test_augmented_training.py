@@ -1,0 +1,108 @@
+"""Augmentation in training: of mini-batches alone, and the same for every gradient on a batch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedapp.config import RunConfig
+from fedapp.data.augmentation import AUGMENTATIONS, Augmented
+from fedapp.errors import ConfigError
+from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
+from fedapp.randomness import generator
+from fedapp.registry import ALGORITHMS
+from fedapp.tables import Value
+from tests.conftest import RunInline, kebab
+from tests.support.cases import trajectory
+
+KEYS: dict[str, Value] = {
+    "model": "mlp-8", "num_clients": 5, "clients_per_round": 2, "num_rounds": 2, "local_steps": 3,
+    "batch_size": 7,
+}  # fmt: skip
+
+
+def config_of(**keys: Value) -> RunConfig:
+    return parse_run_config(kebab(KEYS | keys))
+
+
+def batches_of(config: RunConfig, round_: int = 1) -> list[Any]:
+    rng = generator(config.seed, "batches", round_, 2)
+    return list(make_problem(config).objective(2).batches(config.local_work, rng))
+
+
+@pytest.mark.parametrize("kind", AUGMENTATIONS)
+def test_training_sees_augmented_images_of_the_same_samples(kind: str) -> None:
+    plain, augmented = batches_of(config_of()), batches_of(config_of(augmentation=kind))
+    assert len(plain) == len(augmented) == 3
+    for before, batch in zip(plain, augmented, strict=True):
+        assert isinstance(batch, Augmented)
+        np.testing.assert_array_equal(batch.indices, before)
+    problem: Any = make_problem(config_of(augmentation=kind))
+    raw = torch.from_numpy(problem.data.train_images)
+    for batch in augmented:
+        images, labels = problem.training_batch(batch)
+        expected = problem.prepare(batch.augment(raw[torch.from_numpy(batch.indices)]))
+        torch.testing.assert_close(images, expected, rtol=0, atol=0)
+        np.testing.assert_array_equal(labels, problem.data.train_labels[batch.indices])
+        assert not torch.equal(images, problem.training_batch(batch.indices)[0])
+    first, second = (problem.training_batch(augmented[0])[0].clone() for _ in "12")
+    assert torch.equal(first, second), "also when another batch was gathered in between"
+
+
+def test_every_step_and_round_draws_anew() -> None:
+    """The same five samples in every batch."""
+    keys: dict[str, Value] = {"augmentation": "crop-flip", "train_samples": 50, "partition": "iid"}
+    config = config_of(**keys, batch_size=0)
+    problem: Any = make_problem(config)
+    batches = [batch for round_ in (1, 2, 1) for batch in batches_of(config, round_)]
+    order = [np.argsort(batch.indices) for batch in batches]
+    seen = [
+        problem.training_batch(batch)[0][torch.from_numpy(places)].numpy().tobytes()
+        for batch, places in zip(batches, order, strict=True)
+    ]
+    assert len(set(seen)) == 6
+    assert seen[:3] == seen[6:]
+
+
+def test_full_gradients_and_evaluation_see_images_as_they_are() -> None:
+    results = []
+    for kind in ("none", "crop-flip"):
+        config = config_of(augmentation=kind, eval_train=True)
+        problem = make_problem(config)
+        x, buffers = problem.initial()
+        full = problem.objective(2).full_gradient(torch.tensor(x)).clone()
+        results.append((full, problem.evaluate(x, buffers)))
+    (full, figures), (full_too, figures_too) = results
+    assert torch.equal(full, full_too)
+    assert figures == figures_too
+
+
+@pytest.mark.parametrize("name", ["fedavg", "moon", "fedmlb", "gradma-w", "fedbcgd-plus"])
+def test_algorithms_with_several_gradients_on_a_batch_train(name: str) -> None:
+    keys: dict[str, Value] = {"algorithm": name, "augmentation": "crop-flip"}
+    one, two = (trajectory(config_of(**keys), nodes)[-1] for nodes in (1, 3))
+    np.testing.assert_array_equal(one, two)
+    plain = trajectory(config_of(algorithm=name))[-1]
+    assert np.abs(one - plain).max() > 1e-4
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_the_difference_of_two_gradients_at_one_point_is_zero(forgets: bool) -> None:
+    """Variance reduction needs g(y) and g(x) on the same images, whatever was gathered in between."""
+    config = config_of(algorithm="fedbcgd-plus", augmentation="random-resized-crop")
+    problem: Any = make_problem(config)
+    client = ALGORITHMS[config.algorithm].client(problem.objective(2), config, 2, {})
+    x = torch.tensor(problem.initial()[0])
+    for batch in client.batches():
+        g = client.gradient(x, batch).clone()
+        if forgets:
+            client.full_gradient(x)
+        assert torch.equal(g, client.gradient_aside(x, batch))
+
+
+@pytest.mark.parametrize("keys", [{"dataset": "quadratic"}, {"model": "logistic"}])
+def test_only_images_can_be_augmented(keys: dict[str, Value], run_inline: RunInline) -> None:
+    with pytest.raises(ConfigError, match='set augmentation = "none"'):
+        run_inline(augmentation="crop-flip", **keys)
