@@ -28,6 +28,17 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         ({"algorithm": "gradma"}, 2),  # the server's memory, and clients that come back
         ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),  # compressed; states delivered
         ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
+        (
+            {
+                "client_optimizer": "adam",
+                "optimizer__state": "keep",
+                "lr": 0.01,
+                "warmup_rounds": 2,
+                "clip_gradient": 0.5,
+                "augmentation": "resize-crop",
+            },
+            2,
+        ),
     ],
 )
 def test_the_same_bits_as_inline(
