@@ -15,7 +15,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.optimizers import clip_, make_optimizer
 from fedapp.privacy import node_privacy
-from fedapp.problems.problem import Loss, NetworkObjective, Objective
+from fedapp.problems.protocols import Loss, NetworkObjective, Objective
 from fedapp.randomness import generator
 from fedapp.tables import Table
 from fedapp.uplink import Uplink

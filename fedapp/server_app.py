@@ -18,7 +18,7 @@ from fedapp.files import writable_directory
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.problems.problem import Problem
+from fedapp.problems.protocols import FederatedProblem
 from fedapp.progress import Progress
 from fedapp.registry import find_algorithm
 from fedapp.report.tensorboard import TensorBoardLog, writer_type
@@ -82,7 +82,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     return directory
 
 
-def _prepare_grid(grid: Grid, config: RunConfig, problem: Problem) -> None:
+def _prepare_grid(grid: Grid, config: RunConfig, problem: FederatedProblem) -> None:
     """Prepare the grid, and report what the config asks for and is not there, before the run has a directory."""
     if isinstance(grid, HttpGrid):
         pull_one_by_one(grid)
@@ -118,7 +118,7 @@ def _keep_privacy(
 
 def _observers(
     config: RunConfig,
-    problem: Problem,
+    problem: FederatedProblem,
     strategy: FederatedStrategy[Any],
     directory: RunDirectory,
     checkpoints: Checkpoints,

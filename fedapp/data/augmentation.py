@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedapp.errors import ConfigError
 from fedapp.randomness import Generator
 
 PADDING = 4  # pixels on every side
@@ -31,7 +32,7 @@ WIDEST = 4 / 3  # the aspect ratio; the narrowest is the inverse
 class Augmented:
     """A mini-batch of samples, and what its augmentation is drawn from: every gradient on it sees the same images."""
 
-    indices: NDArray[np.int64]
+    rows: NDArray[np.int64]
     kind: str
     seed: np.random.SeedSequence
 
@@ -51,11 +52,16 @@ def augmented_batches(
         return batches
     seed = rng.bit_generator.seed_seq
     assert isinstance(seed, np.random.SeedSequence)
-    return (Augmented(indices, kind, seed.spawn(1)[0]) for indices in batches)
+    return (Augmented(rows, kind, seed.spawn(1)[0]) for rows in batches)
 
 
 def augment(images: Tensor, kind: str, rng: Generator) -> Tensor:
     """Return a batch of images (samples, channels, height, width) after random changes; `kind`: see above."""
+    if images.dim() != 4:
+        raise ConfigError(
+            f'augmentation = "{kind}" is for images (channels, height, width), and a sample has the shape '
+            f'{tuple(images.shape[1:])}: set augmentation = "none".'
+        )
     return AUGMENTATIONS[kind](images, rng)
 
 

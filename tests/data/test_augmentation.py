@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedapp.data.augmentation import AUGMENTATIONS, Augmented, augment
+from fedapp.errors import ConfigError
 from fedapp.randomness import generator
 
 SHAPE = (40, 3, 9, 12)
@@ -45,10 +46,18 @@ def test_draws_come_from_the_generator_alone(kind: str) -> None:
 def test_all_gradients_on_a_batch_see_the_same_images(kind: str) -> None:
     seed = np.random.SeedSequence(3)
     batch = Augmented(np.arange(len(PIXELS)), kind, seed.spawn(1)[0])
-    other = Augmented(batch.indices, kind, seed.spawn(1)[0])
+    other = Augmented(batch.rows, kind, seed.spawn(1)[0])
     one, two, three = (b.augment(torch.from_numpy(PIXELS)) for b in (batch, batch, other))
     assert torch.equal(one, two)
     assert not torch.equal(one, three)
+
+
+@pytest.mark.parametrize("shape", [(4, 7), (4, 8, 8), (4, 1, 1, 8, 8)])
+def test_only_images_are_augmented(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        ConfigError, match=r'a sample has the shape \(.*: set augmentation = "none"'
+    ):
+        augmented("crop-flip", np.zeros(shape))
 
 
 def window_of(result: Any, larger: Any) -> list[tuple[int, int, bool]]:

@@ -38,17 +38,18 @@ def test_training_sees_augmented_images_of_the_same_samples(kind: str) -> None:
     assert len(plain) == len(augmented) == 3
     for before, batch in zip(plain, augmented, strict=True):
         assert isinstance(batch, Augmented)
-        np.testing.assert_array_equal(batch.indices, before)
+        np.testing.assert_array_equal(batch.rows, before)
     problem: Any = make_problem(config_of(augmentation=kind))
+    arrays = problem.objective(2).arrays
     raw = torch.from_numpy(problem.data.train_images)
+    mean, std = problem.data.mean[0], problem.data.std[0]
     for batch in augmented:
-        images, labels = problem.training_batch(batch)
-        expected = problem.prepare(batch.augment(raw[torch.from_numpy(batch.indices)]))
-        torch.testing.assert_close(images, expected, rtol=0, atol=0)
-        np.testing.assert_array_equal(labels, problem.data.train_labels[batch.indices])
-        assert not torch.equal(images, problem.training_batch(batch.indices)[0])
-    first, second = (problem.training_batch(augmented[0])[0].clone() for _ in "12")
-    assert torch.equal(first, second), "also when another batch was gathered in between"
+        images, labels = problem.gather(arrays, batch)
+        expected = (batch.augment(raw[torch.from_numpy(batch.rows)]) - mean) / std
+        torch.testing.assert_close(images, expected)
+        np.testing.assert_array_equal(labels, problem.data.train_labels[batch.rows])
+        assert not torch.equal(images, problem.gather(arrays, batch.rows)[0])
+        assert torch.equal(images, problem.gather(arrays, batch)[0]), "after another batch"
 
 
 def test_every_step_and_round_draws_anew() -> None:
@@ -56,10 +57,11 @@ def test_every_step_and_round_draws_anew() -> None:
     keys: dict[str, Value] = {"augmentation": "crop-flip", "train_samples": 50, "partition": "iid"}
     config = config_of(**keys, batch_size=0)
     problem: Any = make_problem(config)
+    arrays = problem.objective(2).arrays
     batches = [batch for round_ in (1, 2, 1) for batch in batches_of(config, round_)]
-    order = [np.argsort(batch.indices) for batch in batches]
+    order = [np.argsort(batch.rows) for batch in batches]
     seen = [
-        problem.training_batch(batch)[0][torch.from_numpy(places)].numpy().tobytes()
+        problem.gather(arrays, batch)[0][torch.from_numpy(places)].numpy().tobytes()
         for batch, places in zip(batches, order, strict=True)
     ]
     assert len(set(seen)) == 6
