@@ -124,10 +124,6 @@ def _windows(
     columns = left[:, None] + torch.arange(width)
     if mirrored is not None:
         columns = torch.where(mirrored[:, None], columns.flip(1), columns)
-    samples, channels = (torch.arange(n) for n in larger.shape[:2])
-    return larger[
-        samples[:, None, None, None],
-        channels[None, :, None, None],
-        rows[:, None, :, None],
-        columns[:, None, None, :],
-    ]
+    places = rows[:, :, None] * larger.shape[3] + columns[:, None, :]
+    places = places.flatten(1)[:, None].expand(-1, larger.shape[1], -1)  # for every channel
+    return larger.flatten(2).gather(2, places).unflatten(2, (height, width))
