@@ -126,4 +126,4 @@ def _windows(
         columns = torch.where(mirrored[:, None], columns.flip(1), columns)
     places = rows[:, :, None] * larger.shape[3] + columns[:, None, :]
     places = places.flatten(1)[:, None].expand(-1, larger.shape[1], -1)  # for every channel
-    return larger.flatten(2).gather(2, places).unflatten(2, (height, width))
+    return larger.flatten(2).gather(2, places).view(*larger.shape[:2], height, width)

@@ -1,16 +1,20 @@
 """Augmentation in training: of mini-batches alone, and the same for every gradient on a batch."""
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
+from torch import nn
 
 from fedapp.config import RunConfig
 from fedapp.data.augmentation import AUGMENTATIONS, Augmented
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, RunError
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
+from fedapp.problems.problem import Problem
 from fedapp.randomness import generator
 from fedapp.registry import ALGORITHMS
 from fedapp.tables import Value
@@ -102,3 +106,40 @@ def test_the_difference_of_two_gradients_at_one_point_is_zero(forgets: bool) -> 
 def test_only_images_can_be_augmented(keys: dict[str, Value], run_inline: RunInline) -> None:
     with pytest.raises(ConfigError, match='set augmentation = "none"'):
         run_inline(augmentation="crop-flip", **keys)
+
+
+class Brought(Problem):
+    """A user's problem, whose samples are images or not."""
+
+    shape: tuple[int, ...] = (1, 6, 6)
+
+    def model(self) -> nn.Module:
+        """Return a linear model."""
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(self.shape), 2))
+
+    def client_data(self, client: int) -> tuple[Any, Any]:
+        """Return twenty samples of two classes."""
+        rng = np.random.default_rng(client)
+        return rng.normal(size=(20, *self.shape)), rng.integers(0, 2, 20)
+
+
+class BroughtTable(Brought):
+    """Rows of a table."""
+
+    shape = (6,)
+
+
+def test_a_user_s_images_are_augmented_and_a_user_s_table_is_refused(
+    run_inline: RunInline, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, keys = __name__, KEYS | {"round_retries": 0}
+    one, two = (
+        load_file(
+            run_inline(**keys, problem=f"{place}:Brought", augmentation=kind) / "model.safetensors"
+        )
+        for kind in ("none", "crop-flip")
+    )
+    assert any((one[name] != two[name]).any() for name in one)
+    with pytest.raises(RunError):
+        run_inline(**keys, problem=f"{place}:BroughtTable", augmentation="crop-flip")
+    assert 'a sample has the shape (6,): set augmentation = "none".' in caplog.text
