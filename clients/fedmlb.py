@@ -5,13 +5,14 @@ Kim et al., Multi-Level Branched Regularization for Federated Learning, ICML 202
 Down: x. Up: u_i = x - y_i. No client state.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedapp.client import NetworkClient
 from fedapp.models.networks import Network
+from fedapp.problems.problem import Batch
 
 if TYPE_CHECKING:
     from strategies.fedmlb import Options
@@ -24,20 +25,20 @@ class FedMLBClient(NetworkClient):
 
     def update(self, x: Tensor) -> dict[str, Tensor]:
         """Descend on CE(main) + lambda1 mean CE(path_l) + lambda2 mean KL(path_l || main)."""
-        y, received = x.clone(), self.objective.frozen(x).levels
+        y, received = x.clone(), cast(Network, self.objective.frozen(x)).levels
         lambda1, lambda2 = self.options.lambda1, self.options.lambda2
 
-        def loss(network: Network, inputs: Tensor, labels: Tensor) -> Tensor:
-            paths, outputs = [], inputs
+        def loss(network: Network, samples: Batch) -> Tensor:
+            paths, (outputs, _) = [], samples
             for level, block in enumerate(network.levels, 1):
                 path = outputs = block(outputs)
                 for frozen in received[level:]:  # path_l: own blocks 1..l, then the received l+1..L
                     path = frozen(path)
                 paths.append(path)
             *paths, main = paths
-            total = F.cross_entropy(main, labels)
+            total = self.objective.criterion(main, samples)
             for path in paths:
-                total = total + lambda1 / len(paths) * F.cross_entropy(path, labels)
+                total = total + lambda1 / len(paths) * self.objective.criterion(path, samples)
                 total = total + lambda2 / len(paths) * self._divergence(path, main)
             return total
 
@@ -48,5 +49,5 @@ class FedMLBClient(NetworkClient):
     def _divergence(self, path: Tensor, main: Tensor) -> Tensor:
         """Return KL(softmax(path/T) || softmax(main/T))."""
         T = self.options.temperature
-        p, q = F.log_softmax(path / T, dim=1), F.log_softmax(main / T, dim=1)
+        p, q = (F.log_softmax(z.flatten(0, -2) / T, dim=1) for z in (path, main))
         return F.kl_div(q, p, reduction="batchmean", log_target=True)

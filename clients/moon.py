@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from fedapp.client import NetworkClient
 from fedapp.models.networks import Network
+from fedapp.problems.problem import Batch
 
 if TYPE_CHECKING:
     from strategies.moon import Options
@@ -32,14 +33,13 @@ class MOONClient(NetworkClient):
             z_previous = z_x if previous is x else self.objective.representation(previous, batch)
 
             def loss(
-                network: Network, inputs: Tensor, labels: Tensor,
+                network: Network, samples: Batch,
                 z_x: Tensor = z_x, z_previous: Tensor = z_previous,
             ) -> Tensor:  # fmt: skip
-                z = network.representation(inputs)
-                similar = [F.cosine_similarity(z, other) / T for other in (z_x, z_previous)]
+                z = network.representation(*samples[:-1])
+                similar = [F.cosine_similarity(z, other, -1) / T for other in (z_x, z_previous)]
                 l_con = -F.log_softmax(torch.stack(similar), dim=0)[0].mean()
-                contrasted: Tensor = F.cross_entropy(network.head(z), labels) + mu * l_con
-                return contrasted
+                return self.objective.criterion(network.head(z), samples) + mu * l_con
 
             y.sub_(self.gradient(y, batch, loss), alpha=self.lr)
         self.state["y"] = y

@@ -10,7 +10,7 @@ from fedapp.errors import DivergedError, RunError
 from fedapp.ledger import MOST_LOSSES, StateLedger
 from fedapp.lengths import Measured, UpdateLengths
 from fedapp.models.layout import Layout
-from fedapp.problems.problem import Vector
+from fedapp.problems.protocols import Vector
 from fedapp.refusals import Reason, Refusal
 from fedapp.wire import Update
 

@@ -8,7 +8,7 @@ from fedapp.errors import ConfigError
 from fedapp.ledger import Place
 from fedapp.privacy import node_privacy, server_privacy
 from fedapp.problems import kind_of
-from fedapp.problems.problem import Start
+from fedapp.problems.protocols import Start
 from fedapp.registry import find_algorithm, find_compressor
 from fedapp.strategy import FederatedStrategy
 from fedapp.traffic import Sizes
@@ -18,9 +18,14 @@ def check(config: RunConfig, problem: Start) -> None:
     """Raise ConfigError if the algorithm cannot run with this config, or cannot be protected as it asks."""
     algorithm = find_algorithm(config.algorithm)
     kind = kind_of(config)
-    if algorithm.needs.network and not kind.is_network:
+    if algorithm.needs.network and not problem.layout.has_levels:
         raise ConfigError(
-            f"{algorithm.name} looks into a network: choose an image data set and a network as model."
+            f"{algorithm.name} looks into a network: choose one of fedapp's networks as model, or give yours "
+            "`representation`, `head` and `levels` as fedapp.models.networks.Network has them."
+        )
+    if config.test_share and not kind.is_network:
+        raise ConfigError(
+            "test-share holds out samples of a network's clients: set test-share = 0."
         )
     if config.weight_decay and kind.regularizer:
         raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedapp.commandline import Assignments, Presets, complete_key, read_config
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, traceback_of
 from fedapp.names import one_line
 from fedapp.report import commands
 
@@ -142,6 +142,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as ended:  # typer ends every command so
         return int(ended.code or 0)
     except ConfigError as error:
-        typer.echo(one_line(str(error)), err=True)
+        typer.echo(one_line(str(error)) + traceback_of(error), err=True)
         return 2
     return 0

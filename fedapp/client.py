@@ -13,7 +13,7 @@ from torch import Tensor
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.privacy import node_privacy
-from fedapp.problems.problem import Loss, NetworkObjective, Objective
+from fedapp.problems.protocols import Loss, NetworkObjective, Objective
 from fedapp.randomness import generator
 from fedapp.tables import Table
 from fedapp.uplink import Uplink

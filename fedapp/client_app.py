@@ -15,14 +15,17 @@ from fedapp.algorithm import Algorithm
 from fedapp.client import State
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
-from fedapp.data import ImageFacts, Shard
+from fedapp.data import Facts, Shard
+from fedapp.doors import identities
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory
 from fedapp.hosting import hosted_clients
+from fedapp.models.outside import seeded
 from fedapp.parsing import parse_run_config
 from fedapp.privacy import budget, node_privacy
 from fedapp.problems import make_problem
-from fedapp.problems.problem import Problem
+from fedapp.problems.protocols import FederatedProblem
+from fedapp.randomness import torch_seed
 from fedapp.refusals import Reason, Refusal
 from fedapp.registry import find_algorithm, find_compressor, keeps_state
 from fedapp.state import (
@@ -126,15 +129,15 @@ def train(message: Message, context: Context) -> Message:
 def _config(context: Context) -> RunConfig:
     # A node's own word on where it keeps its clients' states comes before the run's.
     own = {k: str(v) for k, v in context.node_config.items() if k == "state-dir"}
-    return _parse(tuple(sorted((context.run_config | own).items())))
+    return _parse(tuple(sorted((context.run_config | own).items())), identities())
 
 
 @lru_cache(maxsize=8)
-def _parse(items: tuple[tuple[str, Value], ...]) -> RunConfig:
+def _parse(items: tuple[tuple[str, Value], ...], objects: tuple[int, ...]) -> RunConfig:
     return parse_run_config(dict(items))
 
 
-def _shard(context: Context, hosted: range, facts: ImageFacts | None) -> Shard | None:
+def _shard(context: Context, hosted: range, facts: Facts | None) -> Shard | None:
     directory = context.node_config.get("data-dir")
     if not directory:
         return None
@@ -163,7 +166,7 @@ class _Round:
     invitation: Invitation
     config: RunConfig
     algorithm: Algorithm
-    problem: Problem
+    problem: FederatedProblem
     store: StateStore
 
     @cached_property
@@ -194,7 +197,9 @@ class _Round:
         )
         received = invitation.shared | invitation.per_client.get(client, {})
         buffers = received.pop("buffers")
-        update = trainee.train(received, buffers)
+        seed = torch_seed(self.config.seed, "forward", invitation.round, client)
+        with seeded(seed):  # for networks that draw random numbers, such as dropout's
+            update = trainee.train(received, buffers)
         digest = self._save(client, trainee.state) if stateful else NO_DIGEST
         return replace(update, state_lost=remembered is None, state_digest=digest)
 

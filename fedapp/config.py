@@ -11,6 +11,7 @@ from typing import Literal, Self
 from flwr.common.config import flatten_dict
 from pydantic import Field, field_validator, model_validator
 
+from fedapp.doors import is_outside
 from fedapp.names import is_file_name
 from fedapp.tables import T, Table, Value, full_path
 from fedapp.trackers import TRACKERS
@@ -185,6 +186,10 @@ class RunConfig(Table):
     )
     seed: int = Field(0, ge=0, description="of everything random")
 
+    problem: str = Field(
+        "",
+        description='what is trained: empty: classification of images, or what dataset and model say; "package.module:name": your own Problem',
+    )
     dataset: str = Field(
         "digits",
         description='"digits" (embedded), "quadratic", or mnist, fashion_mnist, cifar10, cifar100, tiny-imagenet, femnist, emnist',
@@ -220,6 +225,12 @@ class RunConfig(Table):
 
     eval_every: int = Field(
         1, ge=1, description="rounds between evaluations; the last round is always evaluated"
+    )
+    test_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of every client's samples that it does not train on and is evaluated on; 0: none",
     )
     eval_train: bool = Field(
         False,
@@ -279,10 +290,23 @@ class RunConfig(Table):
         description='which node hosts which partition, "<node-id>=<partition-id> ..."; other nodes are refused; empty: what nodes claim, as long as no two claim the same clients',
     )
 
+    options: str = Field(
+        "",
+        description='keys that pyproject.toml does not declare, such as those of your own algorithm: "key=value key=value"',
+    )
+
     time: TimeKeys = TimeKeys()
     dp: DpKeys = DpKeys()
 
-    @field_validator("run_name", "dataset")
+    @field_validator("dataset")
+    @classmethod
+    def _names_data(cls, name: str) -> str:
+        if is_outside(name):
+            return name
+        owner, slash, rest = name.rpartition("/")  # a data set of the hub has an owner
+        return f"{cls._plain_name(owner)}{slash}{cls._plain_name(rest)}"
+
+    @field_validator("run_name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
         if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):

@@ -1,10 +1,15 @@
-"""The two ways a run ends early for a reason that its user can act on."""
+"""The ways a run ends early for a reason that its user can act on."""
 
 import logging
+import traceback
 
 
 class ConfigError(ValueError):
     """An error that the user can fix; the message says, in one sentence, how."""
+
+
+class UserCodeError(ConfigError):
+    """An error in code that the user brought; its cause is shown with its traceback after the sentence."""
 
 
 class RunError(RuntimeError):
@@ -23,10 +28,17 @@ class DivergedError(RunError):
         self.since = since
 
 
+def traceback_of(error: BaseException | None) -> str:
+    """Return what is shown after an error's sentence: the traceback of the user's own code, or nothing."""
+    if not isinstance(error, UserCodeError) or not error.__cause__:
+        return ""
+    return "\n" + "".join(traceback.format_exception(error.__cause__)).rstrip()
+
+
 def _drop_traceback(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, ConfigError | RunError):
-        record.msg, record.args, record.exc_info = str(error), (), None
+        record.msg, record.args, record.exc_info = "%s%s", (error, traceback_of(error)), None
     return True
 
 

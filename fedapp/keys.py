@@ -11,7 +11,7 @@ from rich.table import Table
 
 BLOCK = "tool.flwr.app.config"  # the table of pyproject.toml in which Flower looks for the keys
 BEFORE_COMMENT = 28  # columns
-PARAGRAPHS = ("local-steps", "dataset", "eval-every")  # keys that begin one
+PARAGRAPHS = ("local-steps", "problem", "eval-every")  # keys that begin one
 
 
 @dataclass(frozen=True)

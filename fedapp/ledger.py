@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedapp.data import ImageFacts
+from fedapp.data import Facts
 from fedapp.deliveries import Deliveries, files_of
 from fedapp.state import OLD
 from fedapp.wire import Arrays, Invitation, Update
@@ -52,7 +52,7 @@ class StateLedger:
         self,
         round_: int,
         clients: Sequence[int],
-        facts: ImageFacts | None,
+        facts: Facts | None,
         per_client: Callable[[int], Arrays],
     ) -> Invitation:
         """Return what some clients of a node must know; `per_client` is what one alone receives."""

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from flwr.common.config import unflatten_dict
+from flwr.common.config import parse_config_args, unflatten_dict
 from pydantic import ValidationError, create_model
 
 from fedapp.compression import COMPRESSORS, compressor_type
 from fedapp.config import RunConfig
+from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
 from fedapp.problems.kinds import KINDS
 from fedapp.registry import ALGORITHMS, find_algorithm
@@ -30,30 +31,40 @@ def tables() -> dict[str, type[Table]]:
     return found
 
 
+def config_type(algorithm: str = "", compressor: str = "") -> type[RunConfig]:
+    """Return the run config with all tables, those of an algorithm and a compressor from elsewhere included."""
+    outside: list[tuple[str, str, type[Table]]] = []
+    if is_outside(algorithm) and (other := find_algorithm(algorithm)).has_options:
+        outside.append((f"algorithm = {algorithm!r}", other.table, other.options))
+    if is_outside(compressor) and (kind := compressor_type(compressor)).model_fields:
+        outside.append((f"compressor = {compressor!r}", kind.name, kind))
+    return _config_type(tuple(outside))
+
+
 @lru_cache(maxsize=8)
-def config_type(algorithm: str = "") -> type[RunConfig]:
-    """Return the run config with all tables, that of an algorithm from elsewhere included."""
+def _config_type(outside: tuple[tuple[str, str, type[Table]], ...]) -> type[RunConfig]:
     found = tables()
-    if ":" in algorithm and (other := find_algorithm(algorithm)).has_options:
-        if other.table in RunConfig.model_fields or other.table in found:
+    for what, table, options in outside:
+        if table in RunConfig.model_fields or table in found:
             raise ConfigError(
-                f"algorithm = {algorithm!r} names its table {other.table}, which fedapp has already: choose another name."
+                f"{what} names its table {table}, which fedapp has already: choose another name."
             )
-        if other.options in found.values():  # a table is found by its class
+        if options in found.values():  # a table is found by its class
             raise ConfigError(
-                f"algorithm = {algorithm!r} takes its options from one of fedapp's: derive a class of its own."
+                f"{what} takes its options from one of fedapp's: derive a class of its own."
             )
-        found[other.table] = other.options
+        found[table] = options
     fields: dict[str, Any] = {name: (kind, kind()) for name, kind in found.items()}
     return create_model("RunConfig", __base__=RunConfig, **fields)
 
 
 def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
     """Check a flat run config; whatever is wrong becomes one sentence."""
-    name = values.get("algorithm", "")
-    kind = config_type(name if isinstance(name, str) and ":" in name else "")
+    values = dict(values) | _carried(values.get("options", ""))
+    named = (values.get(key, "") for key in ("algorithm", "compressor"))
+    kind = config_type(*(name if isinstance(name, str) else "" for name in named))
     try:
-        config = kind.model_validate(unflatten_dict(dict(values)))
+        config = kind.model_validate(unflatten_dict(values))
     except ValidationError as invalid:
         raise ConfigError(sentence(invalid, model=kind)) from None
     except TypeError:  # one key is a value and a table at once
@@ -61,3 +72,18 @@ def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
     if config.compressor:
         compressor_type(config.compressor)
     return config
+
+
+def _carried(options: Value) -> dict[str, Value]:
+    """Return the keys that the key `options` carries."""
+    if not isinstance(options, str) or not options:
+        return {}
+    try:
+        carried = dict(parse_config_args([options]))
+    except Exception:  # Flower raises a type of its command line's
+        carried = {}
+    if not carried or "options" in carried:
+        raise ConfigError(
+            f"options = {options!r} is not understood: write key=value with TOML values, separated by spaces."
+        )
+    return carried

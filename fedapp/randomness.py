@@ -17,9 +17,9 @@ def generator(
     return np.random.default_rng([seed, crc32(purpose.encode()), round_, client, attempt])
 
 
-def torch_seed(seed: int, purpose: str) -> int:
+def torch_seed(seed: int, purpose: str, round_: int = 0, client: int = 0) -> int:
     """Return a seed for torch's own generator."""
-    return int(generator(seed, purpose).integers(2**62))
+    return int(generator(seed, purpose, round_, client).integers(2**62))
 
 
 def sample_cohort(

@@ -2,7 +2,6 @@
 
 import importlib
 import pkgutil
-import re
 from functools import lru_cache
 from types import ModuleType
 
@@ -10,6 +9,7 @@ import strategies
 from fedapp.algorithm import Algorithm
 from fedapp.compression import COMPRESSORS, Compressor, compressor_type
 from fedapp.config import RunConfig
+from fedapp.doors import find_object, identities, is_outside
 from fedapp.errors import ConfigError
 from fedapp.names import did_you_mean
 
@@ -30,8 +30,11 @@ ALGORITHMS = declared(strategies)
 
 def find_algorithm(name: str) -> Algorithm:
     """Return an algorithm by its name, or by "package.module:name"."""
-    if ":" in name:
-        return _imported(name)
+    if is_outside(name):
+        found = find_object("algorithm", name)
+        if not isinstance(found, Algorithm):
+            raise ConfigError(f"algorithm = {name!r} does not name an Algorithm of that module.")
+        return found
     if name not in ALGORITHMS:
         raise ConfigError(
             f"algorithm = {name!r} is not known{did_you_mean(name, ALGORITHMS)}: "
@@ -40,30 +43,20 @@ def find_algorithm(name: str) -> Algorithm:
     return ALGORITHMS[name]
 
 
-@lru_cache(maxsize=32)
-def _imported(name: str) -> Algorithm:
-    if not re.fullmatch(r"\w+(\.\w+)*:\w+", name):
-        raise ConfigError(f"algorithm = {name!r} is not a name: write it as package.module:name.")
-    place, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(place), attribute, None)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"algorithm = {name!r} cannot be imported ({error}): put its package beside pyproject.toml, or install it."
-        ) from None
-    if not isinstance(found, Algorithm):
-        raise ConfigError(f"algorithm = {name!r} does not name an Algorithm of that module.")
-    return found
-
-
 def keeps_state(config: RunConfig) -> bool:
     """Return whether clients remember something between rounds."""
     return find_algorithm(config.algorithm).keeps_state(config)
 
 
-@lru_cache(maxsize=8)
 def find_compressor(config: RunConfig, tensors: tuple[int, ...]) -> Compressor | None:
     """Return what clients compress a vector of these tensors with; None if they do not compress."""
+    return _find_compressor(config, tensors, identities())
+
+
+@lru_cache(maxsize=8)
+def _find_compressor(
+    config: RunConfig, tensors: tuple[int, ...], objects: tuple[int, ...]
+) -> Compressor | None:
     name = config.compressor or find_algorithm(config.algorithm).compressor
     if name == "none":
         return None

@@ -13,7 +13,7 @@ from fedapp import wire
 from fedapp.config import RunConfig
 from fedapp.figures import COLUMNS, FIGURES
 from fedapp.observers import Observer, ending
-from fedapp.problems.problem import Problem
+from fedapp.problems.protocols import FederatedProblem
 from fedapp.rounds_file import Record
 from fedapp.strategy import FederatedStrategy
 from fedapp.threads import one_thread
@@ -25,7 +25,7 @@ log = logging.getLogger("flwr")
 def run_rounds(
     grid: Grid,
     strategy: FederatedStrategy[Any],
-    problem: Problem,
+    problem: FederatedProblem,
     config: RunConfig,
     done: int = 0,
     observers: Sequence[Observer] = (),

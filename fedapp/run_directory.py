@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from fedapp.config import RunConfig
+from fedapp.doors import short
 from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.files import (
     DamagedFileError,
@@ -247,8 +248,8 @@ def _create(config: RunConfig) -> Path:
     """Make a new directory; without a run-name, its name says the algorithm, the data set and the time."""
     parent = writable_directory("results-dir", results_dir(config))
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    algorithm = config.algorithm.rpartition(":")[2].lower()  # of "package.module:name" the name
-    name = config.run_name or f"{algorithm}-{config.dataset}-{stamp}"
+    algorithm = short(config.algorithm).lower()
+    name = config.run_name or f"{algorithm}-{short(config.problem or config.dataset)}-{stamp}"
     for number in itertools.count(1):
         path = parent / (name if number == 1 else f"{name}-{number}")
         try:

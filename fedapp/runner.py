@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from fedapp.commandline import absolute_paths, read_overrides
 from fedapp.config import RunConfig
-from fedapp.errors import ConfigError, RunError
+from fedapp.errors import ConfigError, RunError, traceback_of
 from fedapp.figures import find_figure, ranked
 from fedapp.names import did_you_mean, one_line
 from fedapp.report.outcome import Tally, show_outcome
@@ -227,7 +227,7 @@ def _run_in_turn(
                     set_partial_aside(config)
                 server_app.run(make_grid(config), config)
             except (ConfigError, RunError) as error:  # the other runs go on
-                print(one_line(str(error)), file=sys.stderr)
+                print(one_line(str(error)) + traceback_of(error), file=sys.stderr)
                 tally.fail(config, error)
             spent, ended = spent + time.monotonic() - started, ended + 1
 

@@ -19,7 +19,7 @@ from fedapp.files import writable_directory
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.problems.problem import Problem
+from fedapp.problems.protocols import FederatedProblem
 from fedapp.progress import Progress
 from fedapp.registry import find_algorithm
 from fedapp.rounds import run_rounds
@@ -89,7 +89,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     return directory
 
 
-def _prepare_grid(grid: Grid, config: RunConfig, problem: Problem) -> None:
+def _prepare_grid(grid: Grid, config: RunConfig, problem: FederatedProblem) -> None:
     """Prepare the grid, and report what the config asks for and is not there, before the run has a directory."""
     if isinstance(grid, HttpGrid):
         pull_one_by_one(grid)
@@ -134,7 +134,7 @@ def _start_trackers(config: RunConfig, directory: RunDirectory, done: int) -> li
 
 def _observers(
     config: RunConfig,
-    problem: Problem,
+    problem: FederatedProblem,
     strategy: FederatedStrategy[Any],
     directory: RunDirectory,
     checkpoints: Checkpoints,

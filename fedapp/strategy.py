@@ -19,7 +19,7 @@ from fedapp.algorithm import Algorithm
 from fedapp.attendance import Attendance
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
-from fedapp.data import ImageFacts
+from fedapp.data import Facts
 from fedapp.evaluation import ServerEvaluation
 from fedapp.exchange import Exchange
 from fedapp.failures import FailureLog
@@ -28,7 +28,7 @@ from fedapp.ledger import Place, StateLedger, part_of
 from fedapp.lengths import UpdateLengths
 from fedapp.models.layout import Layout
 from fedapp.privacy import server_privacy
-from fedapp.problems.problem import Vector
+from fedapp.problems.protocols import Vector
 from fedapp.randomness import sample_cohort
 from fedapp.refusals import Reason, Refusal
 from fedapp.tables import AnyOptions
@@ -53,7 +53,7 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
         buffers: Vector,
         compressor: Compressor | None = None,
         layout: Layout | None = None,
-        facts: ImageFacts | None = None,
+        facts: Facts | None = None,
         place: Place | None = None,
     ) -> None:
         self.algorithm = algorithm

@@ -17,7 +17,7 @@ from clients.fedbcgd import FedBCGDClient, FedBCGDPlusClient
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.config import RunConfig
 from fedapp.models.layout import Layout, divide
-from fedapp.problems.problem import Vector
+from fedapp.problems.protocols import Vector
 from fedapp.randomness import generator
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table

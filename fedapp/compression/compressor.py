@@ -26,7 +26,7 @@ class Compressor(Table, ABC):
     """
 
     name: ClassVar[str]  # in the config
-    codec: ClassVar[int]  # in the payload's frame
+    codec: ClassVar[int] = 255  # in the payload's frame; fedapp's own are below 128
     unbiased: ClassVar[bool] = False  # E Q(v) = v
 
     def encode(self, vector: NDArray[Any], rng: Generator) -> bytes:

@@ -19,6 +19,7 @@ from filelock import FileLock
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from fedapp.data.facts import Facts
 from fedapp.data.images import Pixels
 from fedapp.data.samples import Split
 from fedapp.data.sources import SHAPES, Source, find_source
@@ -26,16 +27,6 @@ from fedapp.errors import ConfigError
 from fedapp.files import writable_directory
 
 log = logging.getLogger("flwr")
-
-
-@dataclass(frozen=True)
-class ImageFacts:
-    """What all who train one model on images must agree on."""
-
-    shape: tuple[int, int, int]  # channels, height, width
-    num_classes: int
-    mean: tuple[float, ...]  # of the pixels, per channel
-    std: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -56,12 +47,15 @@ class ImageData:
     std: list[float]
 
     @property
-    def facts(self) -> ImageFacts:
+    def facts(self) -> Facts:
         """What a node with its own data must know about these."""
+        return Facts(self.image_shape, self.num_classes, tuple(self.mean), tuple(self.std))
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
         channels, height, width = self.test_images.shape[1:]
-        return ImageFacts(
-            (channels, height, width), self.num_classes, tuple(self.mean), tuple(self.std)
-        )
+        return channels, height, width
 
 
 def cache_dir() -> Path:
@@ -115,8 +109,8 @@ def image_shape(name: str, data_dir: str) -> tuple[tuple[int, int, int], int]:
     find_source(name, data_dir)  # raises a ConfigError if there is no such data set
     if name in SHAPES:
         return SHAPES[name]
-    facts = load_images(name, data_dir).facts
-    return facts.shape, facts.num_classes
+    data = load_images(name, data_dir)
+    return data.image_shape, data.num_classes
 
 
 def load_source(name: str, source: Source) -> ImageData:

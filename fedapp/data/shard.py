@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from fedapp.config import RunConfig
-from fedapp.data.cache import ImageData, ImageFacts, load_source
+from fedapp.data.cache import ImageData, load_source
+from fedapp.data.facts import Facts
 from fedapp.data.partitions import Partition
 from fedapp.data.sources import parquet_source
 from fedapp.errors import ConfigError
@@ -29,7 +30,7 @@ class Shard:
 
     data_dir: str
     clients: range
-    facts: ImageFacts
+    facts: Facts
 
 
 def load_shard(shard: Shard, config: RunConfig) -> tuple[ImageData, Partition]:
@@ -68,7 +69,7 @@ def load_shard(shard: Shard, config: RunConfig) -> tuple[ImageData, Partition]:
     return normalised, Partition(order, np.cumsum([0, *sizes]))
 
 
-def _compare_pixels(data: ImageData, facts: ImageFacts, directory: Path) -> None:
+def _compare_pixels(data: ImageData, facts: Facts, directory: Path) -> None:
     """Warn if pixels are on another scale than the run's, whose mean and spread normalise them."""
     for own, theirs in zip(data.std, facts.std, strict=True):
         if not theirs / FAR <= own <= theirs * FAR:

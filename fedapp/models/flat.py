@@ -4,21 +4,27 @@ The update rules are then plain vector arithmetic. To train at some point, bind 
 that vector: nothing is copied.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedapp.models.networks import Network, statistics
+from fedapp.errors import ConfigError
+from fedapp.models.networks import statistics
 
 
 class FlatModel:
-    """One network that can be bound to any parameter vector."""
+    """One network that can be bound to any parameter vector.
 
-    def __init__(self, module: Network) -> None:
+    `names` are the parameters of the vector; by default, all that are trained. A tied parameter is in it once.
+    """
+
+    def __init__(self, module: nn.Module, names: Sequence[str] | None = None) -> None:
         self.module = module
-        self._parameters = list(module.parameters())
+        own = dict(module.named_parameters())
+        self.names = list(names or (name for name, p in own.items() if p.requires_grad))
+        self._parameters = [own[name] for name in self.names]
         self.sizes = [p.numel() for p in self._parameters]
         self.size = sum(self.sizes)
         vector = torch.cat([p.detach().reshape(-1) for p in self._parameters])
@@ -45,18 +51,19 @@ class FlatModel:
         tensors = [buffers[name] for buffers, name in owners]
         flat = torch.cat([like.new_empty(0), *(t.reshape(-1) for t in tensors)])
         pieces = flat.split([t.numel() for t in tensors])
+        self._statistics = []
         for (buffers, name), tensor, piece in zip(owners, tensors, pieces, strict=True):
-            buffers[name] = piece.view(tensor.shape)
+            view = piece.view(tensor.shape)
+            for owner in self.module.modules():  # two modules may share it
+                shared = [other for other, held in owner._buffers.items() if held is tensor]
+                owner._buffers.update(dict.fromkeys(shared, view))
+            self._statistics.append((buffers, name, view))
         return flat
 
     def loss_gradient(
-        self,
-        vector: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        loss: Callable[[Any, Tensor, Tensor], Tensor] | None = None,
+        self, vector: Tensor, batch: Any, loss: Callable[[Any, Any], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return a loss at `vector`, the mean cross-entropy unless another is given, and its gradient.
+        """Return a loss of the network at `vector` on a batch, and its gradient.
 
         The gradient is one buffer that the next call overwrites: clone it to keep it.
         """
@@ -64,10 +71,24 @@ class FlatModel:
         if not self.module.training:
             self.module.train()
         self.gradient.zero_()
-        value = (loss or _cross_entropy)(self.module, inputs, labels)
+        value = loss(self.module, batch)
         value.backward()
+        self._keep_views()
         return value.detach(), self.gradient
 
+    def _keep_views(self) -> None:
+        """Bring back into the vectors what a network has put into tensors of its own."""
+        for buffers, name, piece in self._statistics:
+            if buffers[name] is not piece:  # assigned, not changed in place
+                piece.copy_(buffers[name])
+                buffers[name] = piece
+        last = self._parameters[-1].grad
+        if last is None or last.untyped_storage().data_ptr() != _storage(self.gradient):
+            raise ConfigError(
+                "The network replaces the gradients of its parameters: leave parameter.grad alone, and use dense "
+                "gradients (sparse=False)."
+            )
 
-def _cross_entropy(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(module(inputs), labels)
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -20,6 +20,9 @@ class Layout:
     model: str = ""
     # Slices of the buffers, which are not part of the vector:
     variances: tuple[tuple[int, int], ...] = ()
+    has_levels: bool = (
+        False  # methods may look into the network: at its representation, head and levels
+    )
 
     @classmethod
     def single(cls, size: int) -> Self:

@@ -202,11 +202,13 @@ def resnet18(shape: Shape, num_classes: int, norm: str) -> Network:
     return Network(blocks, nn.Linear(512, num_classes))
 
 
-def layout_of(network: Network, model: str) -> Layout:
-    """Return how a network's parameters are laid out.
+def layout_of(network: nn.Module, model: str = "") -> Layout:
+    """Return how a network's trained parameters are laid out.
 
     A layer begins with a convolution or a linear map, and normalisation goes with what it follows.
     """
+    if not isinstance(network, Network) or not all(p.requires_grad for p in network.parameters()):
+        return _layout_of_any(network, model)
     head = sum(p.numel() for p in network.head.parameters())
     if network.whole_levels:
         layers = [sum(p.numel() for p in block.parameters()) for block in network.blocks]
@@ -219,23 +221,52 @@ def layout_of(network: Network, model: str) -> Layout:
             elif own:
                 layers[-1] += own
     tensors = tuple(p.numel() for p in network.parameters())
-    return Layout(tensors, tuple(layers), head, model, _variances(network))
+    return Layout(tensors, tuple(layers), head, model, _variances(network), True)
+
+
+def _layout_of_any(network: nn.Module, model: str) -> Layout:
+    """Return the layout of any module: its layers are the modules that own matrices.
+
+    The last one is the head if it is linear and not the only one.
+    """
+    owners = {id(p): m for m in network.modules() for p in m.parameters(recurse=False)}
+    trained = [p for p in network.parameters() if p.requires_grad]
+    layers: list[int] = []
+    last: nn.Module | None = None
+    for parameter in trained:
+        owner = owners[id(parameter)]
+        begins = parameter.ndim > 1 and owner is not last
+        if begins or not layers:
+            layers.append(0)
+            last = owner
+        layers[-1] += parameter.numel()
+    head = layers.pop() if isinstance(last, nn.Linear) and len(layers) > 1 else 0
+    tensors = tuple(p.numel() for p in trained)
+    return Layout(tensors, tuple(layers), head, model, _variances(network), _has_levels(network))
+
+
+def _has_levels(network: nn.Module) -> bool:
+    """Tell whether methods that look into a network find there what they need."""
+    return all(hasattr(network, name) for name in ("levels", "representation", "head"))
 
 
 def statistics(module: nn.Module) -> list[tuple[dict[str, Any], str]]:
     """Return the buffers that travel, in order, as their owners' dict and name.
 
-    Counters such as BatchNorm's num_batches_tracked are not statistics and are not sent.
+    Counters such as BatchNorm's num_batches_tracked are not statistics and are not sent; nor are tables that a state
+    dict leaves out, or that hold infinite numbers, such as masks. A buffer that two modules share is sent once.
     """
-    return [
-        (owner._buffers, name)
-        for owner in module.modules()
-        for name, buffer in owner._buffers.items()
-        if buffer is not None and buffer.is_floating_point()
-    ]
+    found: dict[int, tuple[dict[str, Any], str]] = {}
+    for owner in module.modules():
+        for name, buffer in owner._buffers.items():
+            if buffer is None or name in owner._non_persistent_buffers_set:
+                continue
+            if buffer.is_floating_point() and (buffer.is_meta or bool(buffer.isfinite().all())):
+                found.setdefault(id(buffer), (owner._buffers, name))
+    return list(found.values())
 
 
-def _variances(network: Network) -> tuple[tuple[int, int], ...]:
+def _variances(network: nn.Module) -> tuple[tuple[int, int], ...]:
     """Return where in the vector of all statistics the variances are."""
     places, start = [], 0
     for buffers, name in statistics(network):

@@ -13,7 +13,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.privacy import budget
 from fedapp.privacy.noise import private_update
-from fedapp.problems.problem import Problem
+from fedapp.problems.protocols import FederatedProblem
 from fedapp.refusals import Reason, Refusal
 from fedapp.state import NO_DIGEST
 from fedapp.wire import Update
@@ -33,7 +33,7 @@ class NodePrivacy:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
 
-    def demand(self, algorithm: "Algorithm", problem: Problem) -> None:
+    def demand(self, algorithm: "Algorithm", problem: FederatedProblem) -> None:
         """Raise ConfigError if something would leave the node without the noise that the config asks for."""
 
     def charge(self, context: Context, clients: Sequence[int]) -> dict[int, str]:
@@ -65,7 +65,7 @@ class LocalNoise(HiddenSamples):
 
     sent_beside = WHY
 
-    def demand(self, algorithm: "Algorithm", problem: Problem) -> None:
+    def demand(self, algorithm: "Algorithm", problem: FederatedProblem) -> None:
         """Refuse what would leave without noise, or more often than is counted; a dishonest server would not."""
         if not algorithm.strategy.rule_is_a_mean or len(algorithm.client.sends) != 1:
             raise ConfigError(

@@ -3,18 +3,20 @@
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from fedapp.doors import identities
 from fedapp.errors import ConfigError
 from fedapp.problems.kinds import KINDS, Kind, find_kind, kind_of
 
 if TYPE_CHECKING:  # torch takes seconds to import, and descriptions of problems do not need it
     from fedapp.config import RunConfig
     from fedapp.data import Shard
-    from fedapp.problems.problem import Problem
+    from fedapp.problems.protocols import FederatedProblem
 
 __all__ = ["KINDS", "Kind", "find_kind", "kind_of", "make_problem"]
 
 # The keys that decide what a problem is; runs that differ elsewhere share one.
 _KEYS = [
+    "problem",
     "dataset",
     "data_dir",
     "train_samples",
@@ -30,10 +32,12 @@ _KEYS = [
     "batch_size",
     "weighting",
     "eval_train",
+    "test_share",
+    "options",
 ]
 
 
-def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Problem":
+def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "FederatedProblem":
     """Return the config's problem; a process keeps the one it used last.
 
     With a `shard`, it is the problem of a node that has its own data.
@@ -55,9 +59,11 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Problem"
     tables = [name for kind in KINDS for name in kind.tables if hasattr(config, name)]
     values = {key: getattr(config, key) for key in (*_KEYS, *tables)}
     relevant = type(config)(**values, clients_per_round=1)
-    return _make_problem(relevant, shard)
+    return _make_problem(relevant, shard, identities())
 
 
 @lru_cache(maxsize=1)
-def _make_problem(config: "RunConfig", shard: "Shard | None") -> "Problem":
+def _make_problem(
+    config: "RunConfig", shard: "Shard | None", objects: tuple[int, ...]
+) -> "FederatedProblem":
     return kind_of(config).make(config, shard)

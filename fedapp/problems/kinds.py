@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedapp.doors import is_outside
+from fedapp.errors import ConfigError
 from fedapp.models.keys import VitKeys
+from fedapp.names import did_you_mean
 from fedapp.problems.keys import ErmKeys, QuadraticKeys
 from fedapp.tables import Table
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from fedapp.config import RunConfig
     from fedapp.data import Shard
     from fedapp.problems.outline import Outline
-    from fedapp.problems.problem import Problem
+    from fedapp.problems.protocols import FederatedProblem
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Kind:
     """What a config says about its problem, and how to build it."""
 
     name: str
-    make: "Callable[[RunConfig, Shard | None], Problem]"
+    make: "Callable[[RunConfig, Shard | None], FederatedProblem]"
     outline: "Callable[[RunConfig], Outline]"  # its size, without its data
     metrics: "Callable[[RunConfig], tuple[str, ...]]"  # the figures that `evaluate` returns
     tables: Mapping[str, type[Table]]  # its config keys, by the name of the table
@@ -36,7 +39,7 @@ class Kind:
     regularizer: str = ""  # the key of the problem's own regulariser; weight-decay is then refused
 
 
-def _make_quadratic(config: "RunConfig", shard: "Shard | None") -> "Problem":
+def _make_quadratic(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
     from fedapp.problems.quadratic import Quadratic
 
     return Quadratic(config)
@@ -48,7 +51,7 @@ def _outline_quadratic(config: "RunConfig") -> "Outline":
     return outline(config)
 
 
-def _make_linear(config: "RunConfig", shard: "Shard | None") -> "Problem":
+def _make_linear(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
     from fedapp.problems.erm import LinearERM
 
     return LinearERM(config)
@@ -60,7 +63,7 @@ def _outline_linear(config: "RunConfig") -> "Outline":
     return outline(config)
 
 
-def _make_classification(config: "RunConfig", shard: "Shard | None") -> "Problem":
+def _make_classification(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
     from fedapp.problems.classification import Classification
 
     return Classification(config, shard)
@@ -68,6 +71,18 @@ def _make_classification(config: "RunConfig", shard: "Shard | None") -> "Problem
 
 def _outline_classification(config: "RunConfig") -> "Outline":
     from fedapp.problems.classification import outline
+
+    return outline(config)
+
+
+def _make_outside(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
+    from fedapp.problems.outside import outside_problem
+
+    return outside_problem(config)
+
+
+def _outline_outside(config: "RunConfig") -> "Outline":
+    from fedapp.problems.outside import outline
 
     return outline(config)
 
@@ -109,6 +124,15 @@ CLASSIFICATION = Kind(
     tables={"vit": VitKeys},
     is_network=True,
 )
+OUTSIDE = Kind(  # a user's own
+    name="problem",
+    make=_make_outside,
+    outline=_outline_outside,
+    metrics=lambda config: ("test_loss", *(["objective"] if config.eval_train else [])),
+    tables={},
+    is_network=True,
+    has_classes=False,
+)
 KINDS = (QUADRATIC, LINEAR, CLASSIFICATION)  # the first that is chosen by name; otherwise the last
 # Names that are neither a data set of images nor a network:
 DATASETS = tuple(name for kind in KINDS for name in kind.datasets)
@@ -117,10 +141,19 @@ MODELS = tuple(name for kind in KINDS for name in kind.models)
 
 def kind_of(config: "RunConfig") -> Kind:
     """Return the problem of a run."""
-    return find_kind(config.dataset, config.model)
+    return find_kind(config.problem, config.dataset, config.model)
 
 
-def find_kind(dataset: str, model: str) -> Kind:
-    """Return the problem that these values of the keys `dataset` and `model` choose."""
+def find_kind(problem: str, dataset: str, model: str) -> Kind:
+    """Return the problem that these values of the keys `problem`, `dataset` and `model` choose."""
+    if is_outside(problem):
+        return OUTSIDE
+    named = [kind for kind in KINDS if problem == kind.name]
+    if problem and not named:
+        known = [kind.name for kind in KINDS]
+        raise ConfigError(
+            f"problem = {problem!r} is not known{did_you_mean(problem, known)}: choose {', '.join(known)}, or "
+            "package.module:name."
+        )
     chosen = (kind for kind in KINDS if dataset in kind.datasets or model in kind.models)
-    return next(chosen, CLASSIFICATION)
+    return named[0] if named else next(chosen, CLASSIFICATION)

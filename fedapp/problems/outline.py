@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedapp.models.layout import Layout
-from fedapp.problems.problem import Vector
+from fedapp.problems.protocols import Vector
 
 
 @dataclass(frozen=True)

@@ -1,76 +1,78 @@
-"""What a federation minimises: the interface that every problem gives to clients and server."""
+"""The interface of a problem that a user brings: a network, its clients' samples, a loss and metrics.
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+Only `model` and `client_data` must be written; the rest is classification by cross-entropy unless it is overridden.
+`fedapp/problems/network.py` trains what is described here.
+"""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from fedapp.config import LocalWork
-from fedapp.data import ImageFacts
-from fedapp.models.layout import Layout
-from fedapp.models.networks import Network
-from fedapp.randomness import Generator
+if TYPE_CHECKING:
+    from fedapp.data import Facts
 
-Vector = NDArray[Any]
-Loss = Callable[[Network, Tensor, Tensor], Tensor]  # of a network, its inputs and their labels
+Batch = tuple[Tensor, ...]  # the rows of a few samples, one tensor for each array of `Data`
+Indices = NDArray[np.int64]
 
 
-class Objective(Protocol):
-    """One client's f_i."""
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of tensors that clients share."""
 
-    num_examples: int
-    layout: Layout
-    buffers: Tensor  # the model's statistics, which training changes; may be empty
-
-    def batches(self, work: LocalWork, rng: Generator) -> Iterator[Any]:
-        """Yield the mini-batches of a round, one for each local step."""
-
-    def loss_gradient(self, y: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
-        """Return the mini-batch loss at y, and its gradient in a buffer that is reused."""
-
-    def full_gradient(self, y: Tensor) -> Tensor:
-        """Return G_i(y), the gradient over all of the client's data; the buffers do not change."""
+    arrays: tuple[Tensor, ...]
+    rows: Indices
 
 
-class NetworkObjective(Objective, Protocol):
-    """An f_i that is a network's loss, for methods that look into the network."""
-
-    def loss_gradient(
-        self, y: Tensor, batch: Any, loss: Loss | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return a loss at y, the cross-entropy unless another is given, and its gradient."""
-
-    def representation(self, y: Tensor, batch: Any) -> Tensor:
-        """Return the input of the classifier, with the network at y; the buffers do not change."""
-
-    def frozen(self, x: Tensor) -> Network:
-        """Return a second network, at x, whose parameters have no gradients."""
+# Arrays or tensors of equal length, one row for each sample, the last of them the targets; or rows of such.
+Data = Sequence[Any] | Rows
 
 
-class Start(Protocol):
-    """Where the server begins."""
+class Problem(ABC):
+    """What a federation trains a network for.
 
-    @property
-    def layout(self) -> Layout:
-        """How the vector x is divided into tensors and layers."""
+    The config names a class or a function that takes the run's config (or nothing) and returns a Problem.
+    """
 
-    @property
-    def facts(self) -> ImageFacts | None:
-        """What nodes with their own data must know about the images; None if there are none."""
+    # What nodes with data of their own must know; None: they cannot have any.
+    facts: "Facts | None" = None
 
-    def initial(self) -> tuple[Vector, Vector]:
-        """Return the common starting point x, and the buffers: what is not trained."""
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """Return a new network; torch's generator is seeded by the run's seed, so all nodes get the same."""
 
+    @abstractmethod
+    def client_data(self, client: int) -> Data:
+        """Return a client's samples: its inputs, one array or several, and its targets."""
 
-class Problem(Start, Protocol):
-    """All of it: every client's objective, the start, and the evaluation."""
+    def test_data(self) -> Data | None:
+        """Return the server's test samples; None if it has none."""
+        return None
 
-    def objective(self, client: int) -> Objective:
-        """Return f_i."""
+    def prepare(self, batch: Batch) -> Batch:
+        """Turn the rows of some samples into what the network sees; numbers have the run's type already."""
+        return batch
 
-    def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
-        """Return the metrics of a model for `rounds.jsonl`."""
+    def predict(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the network's outputs for a batch: by default all arrays but the last are its inputs."""
+        outputs: Tensor = model(*batch[:-1])
+        return outputs
 
-    def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
-        """Return x and the buffers as named tensors, for `model.safetensors`."""
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the mean loss of outputs on a batch."""
+        return F.cross_entropy(outputs, batch[-1])
+
+    def metrics(self, outputs: Tensor, batch: Batch) -> dict[str, Any]:
+        """Return each metric on a batch; by default loss and accuracy, summed over its samples."""
+        loss = F.cross_entropy(outputs, batch[-1], reduction="sum")
+        correct = (outputs.argmax(1) == batch[-1]).sum()
+        return {"loss": loss.item(), "accuracy": int(correct)}
+
+    def combine(self, parts: Sequence[dict[str, Any]], count: int) -> dict[str, float]:
+        """Return the metrics of `count` samples from those of their batches; by default sums become means."""
+        return {name: sum(part[name] for part in parts) / count for name in parts[0]}

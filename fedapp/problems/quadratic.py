@@ -19,7 +19,7 @@ from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout
 from fedapp.problems.keys import QuadraticKeys
 from fedapp.problems.outline import Outline
-from fedapp.problems.problem import Vector
+from fedapp.problems.protocols import Vector
 from fedapp.randomness import Generator, generator
 
 
@@ -125,3 +125,8 @@ class ClientQuadratic:
     def full_gradient(self, y: Tensor) -> Tensor:
         """Return A_i (y - b_i)."""
         return self.A @ (y - self.b)
+
+    def evaluate(self, y: Tensor) -> tuple[dict[str, float], int]:
+        """Return f_i(y)."""
+        away = y - self.b
+        return {"loss": float(0.5 * (away @ self.A @ away))}, self.num_examples

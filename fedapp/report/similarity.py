@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedapp.problems.problem import Problem
+from fedapp.problems.protocols import FederatedProblem
 
 
-def cosine_similarities(problem: Problem, clients: range) -> NDArray[np.float64]:
+def cosine_similarities(problem: FederatedProblem, clients: range) -> NDArray[np.float64]:
     """Return d_ij = g_i'g_j / (|g_i| |g_j|) at the problem's start, for all pairs of some clients."""
     x = torch.tensor(problem.initial()[0])
     gradients = [problem.objective(client).full_gradient(x).numpy(force=True) for client in clients]

@@ -152,7 +152,7 @@ def view(run: WatchedRun, width: int, height: int) -> RenderableType:
 def _header(run: WatchedRun, width: int) -> Panel:
     """Say which run it is and how far."""
     config = run.config
-    kind = find_kind(config["dataset"], config["model"])
+    kind = find_kind(config.get("problem", ""), config["dataset"], config["model"])
     model = f", {config['model']}" if kind.uses_model else ""
     what = Text(
         f"{config['algorithm']} on {config['dataset']}{model}, {config['num-clients']} clients, "

@@ -6,7 +6,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from fedapp.data import ImageFacts
+from fedapp.data import Facts
 from fedapp.names import is_file_name
 from fedapp.wire.arrays import Arrays, WireError, arrays_of, record_of
 from fedapp.wire.checks import are_whole_numbers
@@ -30,7 +30,7 @@ class Invitation:
     shared: Arrays
     per_client: dict[int, Arrays] = field(default_factory=dict)  # what one client alone receives
     kept: dict[int, list[int]] = field(default_factory=dict)  # tags that a checkpoint would ask for
-    facts: ImageFacts | None = None  # about the images, for nodes with data of their own
+    facts: Facts | None = None  # about the images, for nodes with data of their own
     digests: dict[int, int] = field(default_factory=dict)  # client -> digest of its accepted state
     durable: bool = False  # states must survive a power loss as soon as they are saved
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedapp.data import Shard, cache, load_images, load_shard
+from fedapp.data import Facts, Shard, cache, load_images, load_shard
 from fedapp.data.images import pixels_of
 from fedapp.errors import ConfigError
 from fedapp.parsing import parse_run_config
@@ -198,7 +198,7 @@ def test_deep_colours_and_several_frames_are_told(
 def node_data(parent: Path, files: list[bytes], labels: Any) -> Any:
     """Load images as a node's own, for a run of 8-bit 2x3 images in 3 classes."""
     write(parent / "set" / "train-0.parquet", files, labels)
-    facts = cache.ImageFacts((1, 2, 3), 3, (127.0,), (100.0,))
+    facts = Facts((1, 2, 3), 3, (127.0,), (100.0,))
     config = parse_run_config(kebab({"dataset": "set", "num_clients": 1, "clients_per_round": 1}))
     return load_shard(Shard(str(parent), range(1), facts), config)
 

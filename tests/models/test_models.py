@@ -70,6 +70,10 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
     assert not torch.equal(first, other)
 
 
+def cross_entropy(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return F.cross_entropy(module(batch[0]), batch[1])
+
+
 @pytest.mark.parametrize("name", ["logreg", "mlp-20-20", "lenet5", "resnet20"])
 def test_flat_gradient_is_autograd_s(name: str) -> None:
     images, labels = torch.randn(4, 1, 16, 16), torch.tensor([0, 1, 2, 3])
@@ -77,7 +81,7 @@ def test_flat_gradient_is_autograd_s(name: str) -> None:
     model = FlatModel(make_network(name, (1, 16, 16), 10, "batch", 3))
     point = model.vector.clone()
     for _ in range(2):  # the second time, the buffer holds the first gradient
-        loss, gradient = model.loss_gradient(point, images, labels)
+        loss, gradient = model.loss_gradient(point, (images, labels), cross_entropy)
     expected = F.cross_entropy(reference(images), labels)
     expected.backward()
     grads = [p.grad.reshape(-1) for p in reference.parameters() if p.grad is not None]
@@ -100,7 +104,8 @@ def test_buffers_are_one_vector_that_training_changes() -> None:
     model = FlatModel(make_network("resnet20", IMAGE, 10, "batch", 0))
     assert model.buffers.numel() == 2 * 16 * 7 + 2 * 32 * 6 + 2 * 64 * 6
     before = model.buffers.clone()
-    model.loss_gradient(model.vector, torch.randn(4, *IMAGE), torch.tensor([0, 1, 2, 3]))
+    batch = torch.randn(4, *IMAGE), torch.tensor([0, 1, 2, 3])
+    model.loss_gradient(model.vector, batch, cross_entropy)
     assert not torch.equal(before, model.buffers)
     norm = next(m for m in model.module.modules() if isinstance(m, nn.BatchNorm2d))
     assert norm.running_mean is not None

@@ -47,6 +47,6 @@ def test_describing_a_problem_does_not_import_torch() -> None:
     """Commands that only read results start without it: it takes seconds to import."""
     program = (
         "import sys; from fedapp.problems import find_kind; "
-        "find_kind('quadratic', ''); sys.exit('torch' in sys.modules)"
+        "find_kind('', 'quadratic', ''); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0

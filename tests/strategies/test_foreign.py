@@ -77,7 +77,7 @@ def test_it_is_resumed_with_its_state(run_inline: RunInline, tmp_path: Path) -> 
     [
         ({"signs__step": -1.0}, "signs.step = -1.0 is not allowed"),
         ({"signs__stop": 1.0}, "no config key 'signs.stop' .did you mean 'signs.step'"),
-        ({"algorithm": "tests.strategies.foreign.signs:SIGN"}, "does not name an Algorithm"),
+        ({"algorithm": "tests.strategies.foreign.signs:SIGN"}, "has nothing named SIGN"),
         ({"algorithm": "tests.strategies.unknown:SIGNS"}, "cannot be imported .* install it"),
         ({"algorithm": ":SIGNS"}, "is not a name: write it as package.module:name"),
         ({"algorithm": ".signs:SIGNS"}, "is not a name: write it as package.module:name"),

@@ -1,0 +1,110 @@
+"""What users bring: things named "package.module:name" in the config, or given as Python objects.
+
+A name is looked up among the objects that were given in Python, and otherwise imported: from beside pyproject.toml, from
+the current directory, or from an installed package.
+"""
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import Parameter, signature
+from typing import Any
+
+from fedapp.errors import ConfigError, UserCodeError
+
+_NAME = re.compile(r"\w+(\.\w+)*:[\w<>]+([.-][\w<>]+)*")
+_given: dict[str, object] = {}  # the objects given in Python, by the name they have in the config
+
+
+def is_outside(name: str) -> bool:
+    """Tell whether a value of the config names something of the user's."""
+    return ":" in name
+
+
+def short(name: str) -> str:
+    """Return what people call a thing by: the last part of its name."""
+    return re.split(r"[:/.]", name)[-1] if is_outside(name) or "/" in name else name
+
+
+def name_of(value: object) -> str:
+    """Give an object a name for the config, and remember the object under it in this process."""
+    for known, other in _given.items():
+        if other is value:
+            return known
+    named = value if hasattr(value, "__qualname__") else type(value)
+    name = f"{named.__module__}:{named.__qualname__}"
+    if named is not value or "<lambda>" in name:  # two of these may be two things
+        name += f"-{1 + sum(other.startswith(f'{name}-') for other in _given)}"
+    register({name: value})
+    return name
+
+
+def given() -> dict[str, object]:
+    """Return the objects that were given in Python, by name."""
+    return dict(_given)
+
+
+def register(objects: Mapping[str, object]) -> None:
+    """Remember objects under their names; one with the name of an older one takes its place."""
+    _given.update(objects)
+
+
+def identities() -> tuple[int, ...]:
+    """Return what changes when another object is given: a key for caches of what is made from them."""
+    return tuple(id(value) for value in _given.values())
+
+
+def find_object(key: str, name: str) -> Any:
+    """Return what the value of a config key names."""
+    if name in _given:
+        return _given[name]
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{key} = {name!r} is not a name: write it as package.module:name.")
+    place, _, path = name.partition(":")
+    if place == "__main__" or "<" in path or "-" in path:
+        raise ConfigError(
+            f"{key} = {name!r} was given as a Python object and cannot be imported: give it again with fedapp.run, or "
+            "move it into a module of its own."
+        )
+    try:
+        with user_code(key, name, "importing it"):
+            found: Any = importlib.import_module(place)
+    except UserCodeError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and f"{place}.".startswith(f"{cause.name}."):
+            raise ConfigError(
+                f"{key} = {name!r} cannot be imported ({cause}): put its package beside pyproject.toml, run from its "
+                "directory, or install it."
+            ) from None
+        raise
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"{key} = {name!r}: the module {place} has nothing named {path}.")
+        found = getattr(found, part)
+    return found
+
+
+@contextmanager
+def user_code(key: str, name: str, doing: str) -> Iterator[None]:
+    """Turn an error in the user's code into a sentence, after which the user's traceback is shown."""
+    try:
+        yield
+    except (ConfigError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise UserCodeError(
+            f"{key} = {name!r} raised {type(error).__name__} while {doing}: see the traceback."
+        ) from error
+
+
+def call_with(function: Callable[..., Any], *offered: object) -> Any:
+    """Call a function with as many of the offered arguments as it takes by position."""
+    try:
+        parameters = signature(function).parameters.values()
+    except (TypeError, ValueError):  # a built-in
+        return function(*offered)
+    if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
+        return function(*offered)
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return function(*offered[: sum(p.kind in positional for p in parameters)])

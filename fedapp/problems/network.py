@@ -1,0 +1,236 @@
+"""The training of a network: from a `Problem` to what clients and server compute with."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedapp.config import LocalWork, RunConfig
+from fedapp.data import Facts
+from fedapp.errors import ConfigError
+from fedapp.models.flat import FlatModel
+from fedapp.models.networks import layout_of
+from fedapp.models.outside import seeded
+from fedapp.problems.batches import shuffled_batches
+from fedapp.problems.problem import Batch, Data, Indices, Problem, Rows
+from fedapp.problems.protocols import Loss, Vector
+from fedapp.randomness import Generator, generator, torch_seed
+
+EVALUATION_BATCH = 1000
+
+
+def as_rows(data: Data, what: str) -> Rows:
+    """Return samples as rows of tensors, or say what is wrong with them."""
+    if isinstance(data, Rows):
+        return data
+    tensors = tuple(_tensor(array) for array in data)
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    lengths = {shape[0] if shape else None for shape in shapes}
+    if len(tensors) < 2 or len(lengths) != 1 or None in lengths:
+        raise ConfigError(
+            f"{what} should be inputs and targets, arrays with a row for each sample, and has the shapes {shapes}: "
+            "return at least two arrays of equal length."
+        )
+    return Rows(tensors, np.arange(len(tensors[0])))
+
+
+def _tensor(array: Any) -> Tensor:
+    if isinstance(array, Tensor):
+        return array
+    numbers = np.asarray(array)
+    return torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
+
+
+class NetworkProblem:
+    """One network for all the clients of this process."""
+
+    def __init__(self, problem: Problem, config: RunConfig) -> None:
+        self.problem = problem
+        self.config = config
+        self.device = torch.device(config.device)
+        self.dtype: torch.dtype = getattr(torch, config.dtype)
+        with seeded(torch_seed(config.seed, "model")):
+            network = problem.model()
+        self.model = FlatModel(network.to(self.device, self.dtype))
+        if config.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in network.modules()):
+            raise ConfigError("batch-size = 1 does not go with batch norm: set norm to group.")
+        self.layout = layout_of(network, config.model)
+        self._initial = tuple(
+            v.cpu().numpy().copy() for v in (self.model.vector, self.model.buffers)
+        )
+        self._gathered: tuple[Any, Any] = (None, None)  # the last batch
+
+    @property
+    def facts(self) -> Facts | None:
+        """What nodes with their own data must know."""
+        return self.problem.facts
+
+    @cached_property
+    def second(self) -> FlatModel:
+        """A second network like the first, whose parameters have no gradients."""
+        network = copy.deepcopy(self.model.module)
+        for parameter in network.parameters():
+            parameter.requires_grad_(False)
+        return FlatModel(network, self.model.names)
+
+    def initial(self) -> tuple[Vector, Vector]:
+        """Return the network's initial weights and statistics."""
+        x, buffers = self._initial
+        return x.copy(), buffers.copy()
+
+    def objective(self, client: int) -> "ClientSamples":
+        """Return the loss over a client's samples."""
+        data = as_rows(self.problem.client_data(client), f"The data of client {client}")
+        if not len(data.rows):
+            raise ConfigError(f"Client {client} has no samples: give it at least one.")
+        kept, held = self._hold_out(client, data.rows)
+        return ClientSamples(self, data.arrays, kept, held)
+
+    def _hold_out(self, client: int, rows: Indices) -> tuple[Indices, Indices]:
+        """Return a client's training samples, and those that only evaluation sees."""
+        share, count = self.config.test_share, len(rows)
+        if not share:
+            return rows, rows[:0]
+        order = generator(self.config.seed, "held out", client=client).permutation(count)
+        held = min(max(round(share * count), 1), count - 1)  # one is left to train on
+        return rows[np.sort(order[held:])], rows[np.sort(order[:held])]
+
+    def gather(self, arrays: tuple[Tensor, ...], batch: Indices) -> Batch:
+        """Return training samples by their rows; several gradients on one batch gather it once."""
+        if batch is not self._gathered[0]:
+            chosen = torch.from_numpy(batch)  # index_select is several times as fast as indexing
+            self._gathered = batch, self._prepared([a.index_select(0, chosen) for a in arrays])
+        found: Batch = self._gathered[1]
+        return found
+
+    def _prepared(self, tensors: Sequence[Tensor]) -> Batch:
+        """Bring rows to the device and the run's type, and as the problem wants them."""
+        typed = (
+            t.to(self.device, self.dtype if t.is_floating_point() else t.dtype) for t in tensors
+        )
+        return self.problem.prepare(tuple(typed))
+
+    def loss(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Return the problem's mean loss on a batch."""
+        return self.problem.loss(self.problem.predict(module, batch), batch)
+
+    def _load(self, x: Vector, buffers: Vector) -> None:
+        self.model.bind(torch.tensor(x, device=self.device))
+        self.model.buffers.copy_(torch.tensor(buffers))
+
+    def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
+        """Return the metrics on the test set and, with eval-train, f(x): the loss on the clients' samples."""
+        self._load(x, buffers)
+        figures: dict[str, float] = {}
+        if (test := self.problem.test_data()) is not None:
+            data = as_rows(test, "The test data")
+            whole = len(data.rows) == len(data.arrays[0])
+            measured = self.measure(data.arrays, None if whole else data.rows)
+            figures = {f"test_{name}": value for name, value in measured.items()}
+        if self.config.eval_train:
+            figures["objective"] = self._training_loss()
+        return figures
+
+    def _training_loss(self) -> float:
+        """Return the mean loss over all the clients' training samples."""
+        total, count = 0.0, 0
+        for client in range(self.config.num_clients):
+            samples = self.objective(client)
+            size = samples.num_examples
+            total += size * self.measure(samples.arrays, samples.indices)["loss"]
+            count += size
+        return total / count
+
+    @torch.no_grad()
+    def measure(self, arrays: tuple[Tensor, ...], rows: Indices | None = None) -> dict[str, float]:
+        """Return the metrics over samples: over all rows, or over some; the network is where it is bound."""
+        module, problem = self.model.module, self.problem
+        module.eval()
+        chosen = None if rows is None else torch.from_numpy(rows)
+        count = len(arrays[0]) if chosen is None else len(chosen)
+        parts = []
+        for start in range(0, count, EVALUATION_BATCH):
+            part = slice(start, start + EVALUATION_BATCH)
+            taken = [a[part] if chosen is None else a.index_select(0, chosen[part]) for a in arrays]
+            batch = self._prepared(taken)
+            parts.append(problem.metrics(problem.predict(module, batch), batch))
+        return problem.combine(parts, count)
+
+    def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
+        """Return the network's state dict; counters, which each process has for itself, are zero."""
+        self._load(x, buffers)
+        state = self.model.module.state_dict()
+        return {
+            name: tensor.cpu().numpy() * (0 if name.endswith("num_batches_tracked") else 1)
+            for name, tensor in state.items()
+        }
+
+
+class ClientSamples:
+    """f_i: the mean loss over one client's samples."""
+
+    def __init__(
+        self, problem: NetworkProblem, arrays: tuple[Tensor, ...], indices: Indices, held: Indices
+    ) -> None:
+        self.problem = problem
+        self.arrays, self.indices, self.held_out = arrays, indices, held
+        self.num_examples = len(indices)
+        self.layout = problem.layout
+        self.buffers = problem.model.buffers
+
+    def batches(self, work: LocalWork, rng: Generator) -> Iterator[Indices]:
+        """Go through the data in a new order each pass."""
+        return shuffled_batches(self.indices, work, rng)
+
+    def loss_gradient(
+        self, y: Tensor, batch: Indices, loss: Loss | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return loss and gradient on a batch of rows."""
+        samples = self.problem.gather(self.arrays, batch)
+        return self.problem.model.loss_gradient(y, samples, loss or self.problem.loss)
+
+    def criterion(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the problem's loss of a network's outputs."""
+        return self.problem.problem.loss(outputs, batch)
+
+    @torch.no_grad()
+    def representation(self, y: Tensor, batch: Indices) -> Tensor:
+        """Return the input of the classifier for a batch, with the network at y."""
+        statistics, model = self.buffers.clone(), self.problem.model
+        model.bind(y)
+        model.module.train()
+        inputs = self.problem.gather(self.arrays, batch)[:-1]
+        z: Tensor = model.module.representation(*inputs)  # type: ignore[operator]
+        self.buffers.copy_(statistics)
+        return z
+
+    def frozen(self, x: Tensor) -> nn.Module:
+        """Return the problem's second network, at x, with the statistics that came with it."""
+        frozen = self.problem.second
+        frozen.bind(x)
+        frozen.buffers.copy_(self.buffers)
+        frozen.module.train()
+        return frozen.module
+
+    def full_gradient(self, y: Tensor) -> Tensor:
+        """Return the gradient over all samples, a batch at a time."""
+        statistics = self.buffers.clone()
+        total = torch.zeros_like(y)
+        for start in range(0, self.num_examples, EVALUATION_BATCH):
+            batch = self.indices[start : start + EVALUATION_BATCH]
+            total.add_(self.loss_gradient(y, batch)[1], alpha=len(batch) / self.num_examples)
+        self.buffers.copy_(statistics)
+        return total
+
+    def evaluate(self, y: Tensor) -> tuple[dict[str, float], int]:
+        """Return the metrics at y on the held-out samples, and their number."""
+        if not len(self.held_out):
+            return {}, 0
+        self.problem.model.bind(y)
+        return self.problem.measure(self.arrays, self.held_out), len(self.held_out)
