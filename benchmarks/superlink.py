@@ -12,7 +12,7 @@ FlwrRun = Callable[..., tuple[str, dict[str, Any]]]
 
 @contextmanager
 def own_superlink(home: Path, app: Path = ROOT) -> Iterator[FlwrRun]:
-    """Yield a function that runs the app in a directory and gives its output and Flower's word on how it ended."""
+    """Yield a function that runs the app and gives its output and Flower's word on how it ended."""
     with Federation(home, simulation=True, app=app) as federation:
 
         def run(config: str, nodes: int = 2) -> tuple[str, dict[str, Any]]:

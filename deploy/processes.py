@@ -55,7 +55,7 @@ class Federation:
         app: Path = ROOT,
     ) -> None:
         self.home = home
-        self.app = app  # the directory of the Flower app that `run` runs
+        self.app = app  # the project that `flwr run` runs
         self.secure = secure
         self.simulation = simulation
         self.proxied = secure and proxied

@@ -1,6 +1,6 @@
 """What `fedapp run` does: run presets and sweeps on one engine, without a SuperLink.
 
-Each preset is one run, or several if it has a table [sweep] (see fedapp/sweep.py). Runs of a sweep that are complete
+Each preset is one run, or several if it has a table [sweep] (see fedapp/sweeps.py). Runs of a sweep that are complete
 already are skipped. Exit codes: 0 if all went well; 1 if a run could not finish, or its directory holds a run with
 another config; 2 if the config is invalid; 130 after Ctrl-C or SIGTERM.
 """
@@ -23,7 +23,7 @@ from fedapp.errors import ConfigError, RunError, traceback_of
 from fedapp.figures import find_figure, ranked
 from fedapp.names import did_you_mean, one_line
 from fedapp.report.outcome import Tally, show_outcome
-from fedapp.sweep import PlannedRun, read_runs
+from fedapp.sweeps import PlannedRun, read_runs
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
