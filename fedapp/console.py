@@ -35,7 +35,8 @@ class RunConsole(Observer):
         self.config, self.directory, self.num_parameters = config, directory, num_parameters
         self.notes, self.attendance = notes, attendance
         self.hosting: Hosting | None = None
-        self.console = Console(highlight=False, markup=False, soft_wrap=True)
+        # Plain text in a notebook, too: there rich would make an output of its own of every line.
+        self.console = Console(highlight=False, markup=False, soft_wrap=True, force_jupyter=False)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

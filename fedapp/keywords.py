@@ -46,9 +46,8 @@ def as_values(keys: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def key_path(key: str) -> str:
-    """Return a key as the config writes it; the name of a table stays as it is."""
-    table, dot, last = key.replace("__", ".").rpartition(".")
-    return f"{table}{dot}{last.replace('_', '-')}"
+    """Return a key as the config writes it."""
+    return key.replace("__", ".").replace("_", "-")
 
 
 def _named(key: str, value: Any) -> dict[str, Value]:

@@ -55,7 +55,9 @@ def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], ta
     if loaded:
         chosen = best_per(loaded, per, best_by) if per else loaded
         print()
-        Console(width=None if sys.stdout.isatty() else 160).print(closing_table(chosen, best_by))
+        Console(width=None if sys.stdout.isatty() else 160, force_jupyter=False).print(
+            closing_table(chosen, best_by)
+        )
     for what, names in (
         ("Not in the table, because their directories hold other runs", list(tally.refused)),
         ("Failed", list(tally.failed)),
