@@ -97,15 +97,14 @@ class Runner:
 
     def show_plan(self) -> None:
         """Check all runs, and print what they would send and receive."""
-        from rich.console import Console
-
         from fedapp.parallel import silence
         from fedapp.plan import plan
+        from fedapp.terminal import make_console
 
         with silence():
             common, table = plan(self.configs)
         print(common)
-        Console(width=None if sys.stdout.isatty() else 160, force_jupyter=False).print(table)
+        make_console(width=None if sys.stdout.isatty() else 160).print(table)
         print("Nothing was run. Bytes are of all the clients of a round, nominal where compressed.")
 
     def run(self, engine: EngineChoice) -> Tally:
