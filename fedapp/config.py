@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from fedapp.doors import is_outside
 from fedapp.names import is_file_name
 from fedapp.tables import T, Table, Value, full_path
+from fedapp.trackers import TRACKERS
 
 
 @dataclass(frozen=True)
@@ -285,10 +286,11 @@ class RunConfig(Table):
         "",
         description="directory of this run's results; empty: made from algorithm, data set and time",
     )
-    tensorboard: bool = Field(
-        False,
-        description="log the figures for TensorBoard too, in the run's directory; needs the extra `tensorboard`",
+    tracker: str = Field(
+        "",
+        description='where to log config, figures, model and report too: "wandb", "mlflow", "tensorboard", or several separated by spaces; each needs the extra of its name',
     )
+    tensorboard: bool = Field(False, description='the same as tracker = "tensorboard"')
     state_dir: str = Field(
         "",
         description="directory for what clients remember between rounds; empty: kept with the node",
@@ -355,6 +357,13 @@ class RunConfig(Table):
             )
         return name
 
+    @field_validator("tracker")
+    @classmethod
+    def _are_trackers(cls, names: str) -> str:
+        if not set(names.split()) <= TRACKERS.keys():
+            raise ValueError(f"should be made of {', '.join(TRACKERS)}, separated by spaces")
+        return names
+
     @field_validator("node_partitions")
     @classmethod
     def _are_partitions(cls, text: str) -> str:
@@ -401,6 +410,12 @@ class RunConfig(Table):
     def partition_of(self) -> dict[int, int]:
         """The partition of each node that `node-partitions` names; empty if it names none."""
         return _partitions(self.node_partitions)
+
+    @property
+    def trackers(self) -> list[str]:
+        """The names of the trackers of experiments, each once."""
+        older = ["tensorboard"] if self.tensorboard else []
+        return list(dict.fromkeys(self.tracker.split() + older))
 
     @property
     def local_work(self) -> LocalWork:
