@@ -64,7 +64,11 @@ def _meet_nodes(
             config.node_timeout,
             max(strategy.min_clients, 1),
             config.require_all_clients,
-            {"shared-data": deployed, **wire.facts_head(strategy.facts)},
+            {
+                "shared-data": deployed,
+                **wire.facts_head(strategy.facts),
+                **wire.frozen_head(strategy.frozen.digest),
+            },
         )
     finally:
         for observer in observers:
