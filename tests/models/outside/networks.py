@@ -244,3 +244,19 @@ class BrokenForward(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.out(images)  # type: ignore[no-any-return]
+
+
+class Versioned(nn.Module):
+    """A network whose frozen layer is made differently by another version of its library."""
+
+    version = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(PIXELS, 12)
+        nn.init.normal_(self.body.weight, std=0.1 * self.version)
+        self.register_buffer("order", torch.randperm(12))
+        self.head = nn.Linear(12, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(images.flatten(1)).relu()[:, self.order])  # type: ignore[no-any-return]
