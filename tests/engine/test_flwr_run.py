@@ -29,7 +29,16 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         ({"algorithm": "gradma"}, 2),  # the server's memory, and clients that come back
         ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),  # compressed; states delivered
         ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
-        ({"algorithm": "moon", "model": "mlp-20-10", "trainable": "head", "lora.rank": 2}, 3),
+        (
+            {
+                "algorithm": "moon",
+                "model": "mlp-20-10",
+                "trainable": "head",
+                "lora.rank": 2,
+                "lr": 0.01,
+            },
+            3,
+        ),
         ({"model": "tests.models.outside.networks:Tied", "compressor": SIGNS, "options": SHARE}, 3),
         ({"problem": "tests.problems.outside.problems:Prices", "algorithm": "scaffold"}, 2),
     ],
