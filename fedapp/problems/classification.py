@@ -19,10 +19,11 @@ from fedapp.data import (
 from fedapp.data.facts import Facts
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
-from fedapp.models.keys import VitKeys
+from fedapp.models.keys import LoraKeys, VitKeys
 from fedapp.models.layout import Layout
 from fedapp.models.networks import layout_of, make_network, statistics
 from fedapp.models.outside import outside_model, seeded
+from fedapp.models.partial import select
 from fedapp.problems.network import NetworkProblem
 from fedapp.problems.outline import Outline
 from fedapp.problems.problem import Batch, Problem, Rows
@@ -129,13 +130,22 @@ def outline(config: RunConfig) -> Outline:
         config.norm,
         config.table(VitKeys).image_size,
         config.seed,
+        config.trainable,
+        config.lora,
     )
     return Outline(layout, num_buffers, config.dtype)
 
 
 @lru_cache
 def _measure_network(
-    dataset: str, data_dir: str, model: str, norm: str, image_size: int, seed: int
+    dataset: str,
+    data_dir: str,
+    model: str,
+    norm: str,
+    image_size: int,
+    seed: int,
+    trainable: str,
+    lora: LoraKeys,
 ) -> tuple[Layout, int]:
     """Return a network's layout, and the length of its statistics."""
     shape, num_classes = image_shape(dataset, data_dir)
@@ -145,5 +155,6 @@ def _measure_network(
     else:
         with torch.device("meta"):
             network = make_network(model, shape, num_classes, norm, 0, image_size)
+    select(network, trainable, lora)
     num_buffers = sum(buffers[name].numel() for buffers, name in statistics(network))
     return layout_of(network, model), num_buffers
