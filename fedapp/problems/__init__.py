@@ -19,6 +19,9 @@ _KEYS = [
     "problem",
     "dataset",
     "data_dir",
+    "features",
+    "target",
+    "group",
     "train_samples",
     "partition",
     "partition_alpha",
@@ -32,6 +35,7 @@ _KEYS = [
     "batch_size",
     "weighting",
     "eval_train",
+    "metrics",
     "test_share",
     "options",
 ]

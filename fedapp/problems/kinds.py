@@ -12,7 +12,13 @@ from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
 from fedapp.models.keys import VitKeys
 from fedapp.names import did_you_mean
-from fedapp.problems.keys import ErmKeys, QuadraticKeys
+from fedapp.problems.keys import (
+    CharacterKeys,
+    ErmKeys,
+    QuadraticKeys,
+    TextKeys,
+    chosen_metrics,
+)
 from fedapp.tables import Table
 
 if TYPE_CHECKING:
@@ -87,6 +93,60 @@ def _outline_outside(config: "RunConfig") -> "Outline":
     return outline(config)
 
 
+def _make_regression(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
+    from fedapp.problems.network import NetworkProblem
+    from fedapp.problems.tabular import RegressionTable
+
+    return NetworkProblem(RegressionTable(config), config)
+
+
+def _make_table(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
+    from fedapp.problems.network import NetworkProblem
+    from fedapp.problems.tabular import Table
+
+    return NetworkProblem(Table(config), config)
+
+
+def _make_text(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
+    from fedapp.problems.network import NetworkProblem
+    from fedapp.problems.text import Text
+
+    return NetworkProblem(Text(config), config)
+
+
+def _make_characters(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
+    from fedapp.problems.characters import Characters
+    from fedapp.problems.network import NetworkProblem
+
+    return NetworkProblem(Characters(config), config)
+
+
+def _make_inferred(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
+    """Make the problem that the user's data are for."""
+    from fedapp.data.outside import given_data, problem_of
+
+    name = problem_of(given_data(config), config)
+    return next(kind for kind in KINDS if kind.name == name).make(config, shard)
+
+
+def _outline_made(config: "RunConfig") -> "Outline":
+    """Make the problem to know its size: it depends on the data, which are small or memory-mapped."""
+    from fedapp.problems.outline import outline_of
+
+    return outline_of(kind_of(config).make(config, None), config.dtype)
+
+
+def _measured(of_classes: bool) -> "Callable[[RunConfig], tuple[str, ...]]":
+    """Return the function that names the figures of a network's evaluation."""
+
+    def figures(config: "RunConfig") -> tuple[str, ...]:
+        metrics = chosen_metrics(config.metrics, of_classes)
+        objective = ["objective"] if config.eval_train else []
+        return ("test_loss", *(f"test_{name}" for name in metrics), *objective)
+
+    return figures
+
+
 QUADRATIC = Kind(
     name="quadratic",
     make=_make_quadratic,
@@ -116,12 +176,53 @@ CLASSIFICATION = Kind(
     name="classification",
     make=_make_classification,
     outline=_outline_classification,
-    metrics=lambda config: (
-        "test_loss",
-        "test_accuracy",
-        *(["objective"] if config.eval_train else []),
-    ),
+    metrics=_measured(of_classes=True),
     tables={"vit": VitKeys},
+    is_network=True,
+)
+REGRESSION = Kind(
+    name="tabular-regression",
+    make=_make_regression,
+    outline=_outline_made,
+    metrics=_measured(of_classes=False),
+    tables={},
+    datasets=("diabetes",),
+    is_network=True,
+    has_classes=False,
+)
+TABLE = Kind(
+    name="tabular-classification",
+    make=_make_table,
+    outline=_outline_made,
+    metrics=_measured(of_classes=True),
+    tables={},
+    datasets=("breast_cancer", "wine"),
+    is_network=True,
+)
+TEXT = Kind(
+    name="text-classification",
+    make=_make_text,
+    outline=_outline_made,
+    metrics=_measured(of_classes=True),
+    tables={"text": TextKeys},
+    datasets=("speeches",),
+    is_network=True,
+)
+CHARACTERS = Kind(
+    name="next-character",
+    make=_make_characters,
+    outline=_outline_made,
+    metrics=_measured(of_classes=True),
+    tables={"characters": CharacterKeys},
+    datasets=("shakespeare",),
+    is_network=True,
+)
+INFERRED = Kind(  # of a user's data set, which decides what is trained
+    name="dataset",
+    make=_make_inferred,
+    outline=_outline_made,
+    metrics=lambda config: ("test_loss", *(["objective"] if config.eval_train else [])),
+    tables={},
     is_network=True,
 )
 OUTSIDE = Kind(  # a user's own
@@ -133,7 +234,8 @@ OUTSIDE = Kind(  # a user's own
     is_network=True,
     has_classes=False,
 )
-KINDS = (QUADRATIC, LINEAR, CLASSIFICATION)  # the first that is chosen by name; otherwise the last
+# The first that is chosen by name; otherwise the last:
+KINDS = (QUADRATIC, LINEAR, REGRESSION, TABLE, TEXT, CHARACTERS, CLASSIFICATION)
 # Names that are neither a data set of images nor a network:
 DATASETS = tuple(name for kind in KINDS for name in kind.datasets)
 MODELS = tuple(name for kind in KINDS for name in kind.models)
@@ -156,4 +258,5 @@ def find_kind(problem: str, dataset: str, model: str) -> Kind:
             "package.module:name."
         )
     chosen = (kind for kind in KINDS if dataset in kind.datasets or model in kind.models)
-    return named[0] if named else next(chosen, CLASSIFICATION)
+    otherwise = INFERRED if is_outside(dataset) else CLASSIFICATION
+    return named[0] if named else next(chosen, otherwise)
