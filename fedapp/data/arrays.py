@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedapp.config import RunConfig
 from fedapp.data.cache import build_once, cache_dir, mapped
 from fedapp.data.facts import Facts
-from fedapp.data.files import Table, TableSource, find_tables
+from fedapp.data.files import DECODER, Table, TableSource, find_tables
 from fedapp.data.outside import Given, given_data
 from fedapp.data.parts import Part, numbered
 from fedapp.doors import is_outside
@@ -88,7 +88,8 @@ def load_arrays(config: RunConfig, decoder: Decoder) -> ArrayData:
 def load_tables(source: TableSource, config: RunConfig, decoder: Decoder) -> ArrayData:
     """Load the data set of a source, decoding it if no process has done so before."""
     settings = (config.features, config.target, config.group, *decoder.settings(config))
-    digest = hashlib.sha256(repr((source.key, decoder.name, settings)).encode()).hexdigest()[:16]
+    content = repr((DECODER, source.key, decoder.name, settings))
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     key = f"{decoder.name}-{source.key}-{digest}"
 
     def build(directory: Path) -> None:

@@ -28,6 +28,8 @@ def named(names: str) -> list[str]:
 
 def find_column(table: Table, key: str, name: str, usual: tuple[str, ...]) -> str | None:
     """Return the column that a config key names, or the first usual one; None if there is neither."""
+    if not table.rows.num_rows:
+        raise ConfigError(f"{table.where} holds no rows: give it some.")
     columns = table.rows.column_names
     if not name:
         return next((column for column in usual if column in columns), None)
@@ -158,8 +160,6 @@ def groups(table: Table, name: str | None) -> NDArray[Any] | None:
 
 def _refuse_missing(table: Table, name: str) -> None:
     column = table.rows.column(name)
-    if not table.rows.num_rows:
-        raise ConfigError(f"{table.where} holds no rows: give it some.")
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy())[0])
         raise ConfigError(

@@ -104,7 +104,7 @@ def _directory_source(name: str, parent: Path) -> TableSource:
 
 def _digest(files: Sequence[Path]) -> str:
     content = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-    return hashlib.sha256(repr((DECODER, content)).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:12]
 
 
 def read_files(files: Sequence[Path]) -> Table:

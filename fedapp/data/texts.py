@@ -6,7 +6,7 @@ printable ASCII.
 
 import re
 import zlib
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from fedapp.data import columns
 from fedapp.data.arrays import Decoder
 from fedapp.data.facts import Facts
 from fedapp.data.files import Table, embedded_speeches
-from fedapp.data.parts import TEST_SHARE, Part, both_splits, num_classes_of
+from fedapp.data.parts import TEST_SHARE, Part, both_splits, num_classes_of, numbered
 from fedapp.data.tabular import checked_classes
 from fedapp.errors import ConfigError
 from fedapp.problems.keys import CharacterKeys, TextKeys
@@ -29,17 +29,23 @@ _CODES = np.zeros(128, np.uint8)  # of ASCII; the last is not printable, so 0
 _CODES[[ord(character) for character in ALPHABET]] = np.arange(1, len(ALPHABET) + 1)
 
 
-def tokens(text: str, keys: TextKeys) -> NDArray[np.int32]:
-    """Return the numbers of a text's first words, from 1, with zeros before them if there are few."""
+def words(text: str) -> list[str]:
+    """Return a text's words in lower case."""
+    return WORD.findall(text.lower())
+
+
+def tokens(found: Sequence[str], keys: TextKeys) -> NDArray[np.int32]:
+    """Return the numbers of the first words, from 1, with zeros before them if there are few."""
     row = np.zeros(keys.length, np.int32)
-    words = WORD.findall(text.lower())[: keys.length]
-    if words:
-        row[-len(words) :] = [1 + zlib.crc32(w.encode()) % (keys.vocabulary - 1) for w in words]
+    if read := found[: keys.length]:
+        row[-len(read) :] = [1 + zlib.crc32(w.encode()) % (keys.vocabulary - 1) for w in read]
     return row
 
 
 def _words(train: Table | None, test: Table | None, config: RunConfig) -> tuple[Part, Part]:
     keys = config.table(TextKeys)
+    if train and train.is_play:
+        return numbered(*_passages(_said(train, config), keys))
 
     def part(table: Table | None) -> Part | None:
         if table is None:
@@ -47,19 +53,32 @@ def _words(train: Table | None, test: Table | None, config: RunConfig) -> tuple[
         texts = columns.texts(table, columns.text_column(table, config.features))
         labels = columns.classes(table, columns.target_column(table, config.target))
         group = columns.find_column(table, "group", config.group, columns.GROUP_COLUMNS)
-        rows = np.stack([tokens(text, keys) for text in texts])
-        found = Part(rows, labels, columns.groups(table, group))
-        return found.take(_chief(labels, texts)) if table.is_play else found
+        rows = np.stack([tokens(words(text), keys) for text in texts])
+        return Part(rows, labels, columns.groups(table, group))
 
     return both_splits(part(train), part(test))
 
 
-def _chief(speakers: NDArray[np.str_], texts: list[str]) -> NDArray[np.int64]:
-    """Return which speeches are by those who say most."""
-    lengths: Counter[str] = Counter()
-    for speaker, text in zip(speakers, texts, strict=True):
-        lengths[str(speaker)] += len(text)
-    return np.flatnonzero(np.isin(speakers, [name for name, _ in lengths.most_common(SPEAKERS)]))
+def _passages(said: dict[str, str], keys: TextKeys) -> tuple[Part, Part]:
+    """Cut what those who say most say into passages, to tell who speaks; the last tenth of each is for the test."""
+    train: list[tuple[NDArray[np.int32], str]] = []
+    test: list[tuple[NDArray[np.int32], str]] = []
+    for name in sorted(said, key=lambda name: (-len(said[name]), name))[:SPEAKERS]:
+        found = words(said[name])
+        starts = range(0, max(len(found) - keys.length + 1, 1), keys.length)
+        rows = [(tokens(found[start:], keys), name) for start in starts]
+        held = round(TEST_SHARE * len(rows))
+        train += rows[: len(rows) - held]
+        test += rows[len(rows) - held :]
+    first, second = (
+        Part(
+            np.array([row for row, _ in pairs], np.int32).reshape(-1, keys.length),
+            np.array([name for _, name in pairs], str),
+            np.array([name for _, name in pairs], str),
+        )
+        for pairs in (train, test)
+    )
+    return first, second
 
 
 def _checked_words(train: Part, test: Part, config: RunConfig) -> tuple[Part, Part]:
@@ -68,7 +87,7 @@ def _checked_words(train: Part, test: Part, config: RunConfig) -> tuple[Part, Pa
     train, test = checked_classes(train, test, config)
     if train.inputs.dtype.kind in "UO":
         first, second = (
-            replace(p, inputs=np.stack([tokens(str(text), keys) for text in p.inputs]))
+            replace(p, inputs=np.stack([tokens(words(str(text)), keys) for text in p.inputs]))
             for p in (train, test)
         )
         return first, second
@@ -107,14 +126,11 @@ def _characters(train: Table | None, test: Table | None, config: RunConfig) -> t
     """Cut each speaker's text into windows; without a test split, the last tenth of each text is for the test."""
     length = config.table(CharacterKeys).length
     if train is None:
-        first, second = (
-            _windows_by_group({}, length),
-            _windows_by_group(_said(test, config), length),
-        )
+        first, second = (_windows_by_group(said, length) for said in ({}, _coded(test, config)))
     elif test is not None:
-        first, second = (_windows_by_group(_said(t, config), length) for t in (train, test))
+        first, second = (_windows_by_group(_coded(t, config), length) for t in (train, test))
     else:
-        said = _said(train, config)
+        said = _coded(train, config)
         ends = {name: len(text) - round(TEST_SHARE * len(text)) for name, text in said.items()}
         first = _windows_by_group({n: text[: ends[n]] for n, text in said.items()}, length)
         second = _windows_by_group({n: text[ends[n] :] for n, text in said.items()}, length)
@@ -126,17 +142,21 @@ def _characters(train: Table | None, test: Table | None, config: RunConfig) -> t
     return both_splits(first, second)
 
 
-def _said(table: Table | None, config: RunConfig) -> dict[str, NDArray[np.uint8]]:
-    """Return all that each group says, in order, lines between; without groups, all texts are one."""
-    if table is None:
-        return {}
+def _said(table: Table, config: RunConfig) -> dict[str, str]:
+    """Return all that each group says, in order, line by line; without groups, all texts are one."""
     texts = columns.texts(table, columns.text_column(table, config.features))
     name = columns.find_column(table, "group", config.group, columns.GROUP_COLUMNS)
     groups = columns.groups(table, name)
     said: dict[str, list[str]] = {}
     for row, text in enumerate(texts):
         said.setdefault("" if groups is None else str(groups[row]), []).append(text)
-    return {name: characters("\n".join(parts)) for name, parts in said.items()}
+    return {name: "\n".join(parts) for name, parts in said.items()}
+
+
+def _coded(table: Table | None, config: RunConfig) -> dict[str, NDArray[np.uint8]]:
+    """Return what each group says as characters' numbers."""
+    said = _said(table, config) if table else {}
+    return {name: characters(text) for name, text in said.items()}
 
 
 def _windows_by_group(said: dict[str, NDArray[np.uint8]], length: int) -> Part:
