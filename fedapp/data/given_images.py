@@ -59,6 +59,6 @@ def _pixels(part: Part, config: RunConfig) -> Pixels:
             f"dataset = {config.dataset!r} has inputs of the shape {part.inputs.shape} and type {part.inputs.dtype}: images "
             "are numbers (n, channels, height, width) with 1, 3 or 4 channels."
         )
-    if images.dtype == np.uint8:
-        return np.ascontiguousarray(images, np.uint8)
-    return np.ascontiguousarray(images, np.float32)
+    kind = np.uint8 if images.dtype == np.uint8 else np.float32
+    pixels: Pixels = np.require(images, kind, ["C", "W"])  # torch does not take what is read-only
+    return pixels

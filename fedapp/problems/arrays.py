@@ -4,12 +4,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedapp.config import RunConfig
 from fedapp.data import ArrayData, Decoder, Partition, load_arrays, load_partition
 from fedapp.data.facts import Facts
+from fedapp.data.parts import Part
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
 from fedapp.models.outside import outside_model
@@ -30,10 +32,7 @@ class ArrayProblem(Problem):
         if len(self.data.train):
             self.partition = load_partition(self.data, config)
         self.facts: Facts = self.data.facts
-        self._train, self._test = (
-            (torch.from_numpy(part.inputs), torch.from_numpy(part.targets))
-            for part in (self.data.train, self.data.test)
-        )
+        self._train, self._test = map(_tensors, (self.data.train, self.data.test))
 
     def model(self) -> nn.Module:
         """Return the config's network."""
@@ -64,3 +63,9 @@ class ArrayProblem(Problem):
     def combine(self, parts: Sequence[dict[str, Any]], count: int) -> dict[str, float]:
         """Return the metrics of all batches."""
         return self.measures.combined(parts, count)
+
+
+def _tensors(part: Part) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets as tensors; what a user gives may be read-only, which torch does not take."""
+    inputs, targets = (np.require(a, requirements=["W"]) for a in (part.inputs, part.targets))
+    return torch.from_numpy(inputs), torch.from_numpy(targets)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
-from pandas import DataFrame
+from pandas import DataFrame  # type: ignore[import-untyped]
 from PIL import Image
 
 from fedapp.data import cache

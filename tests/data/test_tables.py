@@ -1,5 +1,6 @@
 """Tables on disk: CSV, JSON lines and parquet are read as they are, or refused with row and column."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -101,7 +102,7 @@ def test_numbers_are_divided_by_tenths() -> None:
     assert problem.partition is not None
     held = [problem.data.train.targets[problem.partition[client]] for client in range(10)]
     held.sort(key=lambda targets: float(targets.min()))
-    assert all(a.max() <= b.min() for a, b in zip(held, held[1:], strict=False))
+    assert all(a.max() <= b.min() for a, b in itertools.pairwise(held))
     assert min(map(len, held)) > 25
     targets = load_diabetes().target
     assert set(np.concatenate(held)) <= set(targets)
@@ -127,7 +128,7 @@ def test_a_mistake_in_a_table_is_one_sentence_with_its_place(name: str, tmp_path
     write_csv(tmp_path / "houses" / "train.csv", rows)
     write_csv(tmp_path / "houses" / "test.csv", houses(5))
     with pytest.raises(ConfigError, match=said) as told:
-        array_problem(**REGRESSION | keys, data_dir=str(tmp_path))  # type: ignore[arg-type]
+        array_problem(**REGRESSION | keys, data_dir=str(tmp_path))
     assert "\n" not in str(told.value)
 
 
@@ -137,10 +138,10 @@ def test_wrong_places_are_told(homes: Path) -> None:
     with pytest.raises(ConfigError, match="is a table or a text: set problem"):
         load_images("houses", str(homes))
     write_csv(homes / "houses" / "test.csv", ["1,Aba,3"], "rooms,city,price")
-    with pytest.raises(ConfigError, match="test.csv lacks the columns age"):
+    with pytest.raises(ConfigError, match=r"test.csv lacks the columns age"):
         array_problem(**REGRESSION, data_dir=str(homes))
     (homes / "houses" / "test.csv").write_text("a,b\n1,2,3\n")
-    with pytest.raises(ConfigError, match="test.csv cannot be read"):
+    with pytest.raises(ConfigError, match=r"test.csv cannot be read"):
         array_problem(**REGRESSION, data_dir=str(homes))
 
 

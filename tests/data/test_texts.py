@@ -87,7 +87,7 @@ def test_a_play_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "play" / "input.txt").write_text("ANN:\nHello.\n\nno name\nHello.")
     with pytest.raises(ConfigError, match="block 2 does not begin with a line such as ROMEO:"):
         array_problem(**keys, problem="next-character", model="gru-8")
-    with pytest.raises(ConfigError, match="make characters.length smaller"):
+    with pytest.raises(ConfigError, match=r"make characters.length smaller"):
         (tmp_path / "play" / "input.txt").write_text("ANN:\nHello.")
         array_problem(**keys, problem="next-character", model="gru-8")
 

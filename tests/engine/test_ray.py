@@ -58,6 +58,16 @@ CASES: list[dict[str, Value]] = [
     {"algorithm": "fedadam", "dataset": "quadratic", "num_rounds": 6},
     {"model": "resnet20", "num_rounds": 2, "local_steps": 1},
     {"local_epochs": 1, "partition": "dirichlet", "partition_alpha": 0.1, "num_rounds": 4},
+    {"algorithm": "scaffold", "dataset": "diabetes", "model": "mlp-8", "lr": 0.05, "num_rounds": 4},
+    {"algorithm": "fedcomgate", "dataset": "speeches", "model": "bag-8", "num_rounds": 4},
+    {
+        "algorithm": "feddyn",
+        "dataset": "shakespeare",
+        "model": "gru-8",
+        "num_rounds": 2,
+        "local_steps": 2,
+    },
+    {"dataset": "shakespeare", "model": "transformer-8", "num_rounds": 2, "local_steps": 2},
 ]
 
 
