@@ -5,15 +5,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from deploy.processes import Federation
+from deploy.processes import ROOT, Federation
 
 FlwrRun = Callable[..., tuple[str, dict[str, Any]]]
 
 
 @contextmanager
-def own_superlink(home: Path) -> Iterator[FlwrRun]:
+def own_superlink(home: Path, app: Path = ROOT) -> Iterator[FlwrRun]:
     """Yield a function that runs the app and gives its output and Flower's word on how it ended."""
-    with Federation(home, simulation=True) as federation:
+    with Federation(home, simulation=True, app=app) as federation:
 
         def run(config: str, nodes: int = 2) -> tuple[str, dict[str, Any]]:
             simulated = ["--federation-config", f"num-supernodes={nodes}"]

@@ -47,9 +47,15 @@ class Federation:
     """
 
     def __init__(
-        self, home: Path, secure: bool = False, simulation: bool = False, proxied: bool = True
+        self,
+        home: Path,
+        secure: bool = False,
+        simulation: bool = False,
+        proxied: bool = True,
+        app: Path = ROOT,
     ) -> None:
         self.home = home
+        self.app = app  # the project that `flwr run` runs
         self.secure = secure
         self.simulation = simulation
         self.proxied = secure and proxied
@@ -193,7 +199,7 @@ class Federation:
         """Start `flwr run` of the app, which shows what the ServerApp says; `shown` is where."""
         given = ["--run-config", config] if config else []
         process = subprocess.Popen(
-            [BIN / "flwr", "run", str(ROOT), NAME, "--stream", *given, *options],
+            [BIN / "flwr", "run", str(self.app), NAME, "--stream", *given, *options],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=shown,

@@ -2,21 +2,18 @@
 
 import json
 import os
-import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from flwr.common.config import flatten_dict, parse_config_args
+from flwr.common.config import flatten_dict
 
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
-from fedapp.keys import Key, declared_keys
+from fedapp.keys import Key, declared_keys, read_assignments
 from fedapp.tables import Value
-
-_ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits them
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -44,11 +41,8 @@ def read_overrides(presets: Sequence[Path], assignments: Sequence[str]) -> dict[
             raise ConfigError(f"{preset} is a sweep: run it with `fedapp run`.")
         values |= flat_keys(preset, table)
     for assignment in assignments:
-        try:
-            parsed = parse_config_args([assignment])
-        except Exception:  # Flower raises a type of its command line's
-            parsed = {}
-        if not parsed or _ASSIGNMENT.sub("", assignment).strip():
+        parsed = read_assignments(assignment)
+        if not parsed:
             raise ConfigError(
                 f"-c {assignment!r} is not understood: write key=value with a TOML value, "
                 "for example -c 'algorithm=\"fedprox\"' or -c lr=0.05."

@@ -1,10 +1,12 @@
 """The declared config keys as a list: for `fedapp config`, the block in pyproject.toml, and shell completion."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin
 
+from flwr.common.config import parse_config_args
 from pydantic import BaseModel
 from rich.markup import escape
 from rich.table import Table
@@ -12,6 +14,18 @@ from rich.table import Table
 BLOCK = "tool.flwr.app.config"  # the table of pyproject.toml in which Flower looks for the keys
 BEFORE_COMMENT = 28  # columns
 PARAGRAPHS = ("local-steps", "problem", "eval-every")  # keys that begin one
+
+
+_ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits them
+
+
+def read_assignments(text: str) -> dict[str, bool | int | float | str]:
+    """Read "key=value key=value" as `flwr run -c` does; nothing if it is not understood."""
+    try:
+        parsed = parse_config_args([text])
+    except Exception:  # Flower raises a type of its command line's
+        return {}
+    return {} if _ASSIGNMENT.sub("", text).strip() else dict(parsed)
 
 
 @dataclass(frozen=True)

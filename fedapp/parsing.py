@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from flwr.common.config import parse_config_args, unflatten_dict
+from flwr.common.config import unflatten_dict
 from pydantic import ValidationError, create_model
 
 from fedapp.compression import COMPRESSORS, compressor_type
 from fedapp.config import RunConfig
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
+from fedapp.keys import read_assignments
 from fedapp.problems.kinds import KINDS
 from fedapp.registry import ALGORITHMS, find_algorithm
 from fedapp.tables import Table, Value, sentence
@@ -78,10 +79,7 @@ def _carried(options: Value) -> dict[str, Value]:
     """Return the keys that the key `options` carries."""
     if not isinstance(options, str) or not options:
         return {}
-    try:
-        carried = dict(parse_config_args([options]))
-    except Exception:  # Flower raises a type of its command line's
-        carried = {}
+    carried = read_assignments(options)
     if not carried or "options" in carried:
         raise ConfigError(
             f"options = {options!r} is not understood: write key=value with TOML values, separated by spaces."

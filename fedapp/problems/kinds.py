@@ -231,6 +231,7 @@ OUTSIDE = Kind(  # a user's own
     outline=_outline_outside,
     metrics=lambda config: ("test_loss", *(["objective"] if config.eval_train else [])),
     tables={},
+    uses_model=False,
     is_network=True,
     has_classes=False,
 )

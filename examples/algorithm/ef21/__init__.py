@@ -1,0 +1,1 @@
+"""EF21 for fedapp."""

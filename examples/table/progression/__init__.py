@@ -1,0 +1,1 @@
+"""A network for a table, for fedapp."""
