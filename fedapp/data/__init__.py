@@ -4,12 +4,13 @@ from fedapp.data.arrays import ArrayData, Decoder, load_arrays
 from fedapp.data.cache import ImageData, image_shape, load_images
 from fedapp.data.facts import Facts
 from fedapp.data.given_images import configured_images
-from fedapp.data.partitions import Partition, load_partition
+from fedapp.data.partitions import Divisible, Partition, load_partition
 from fedapp.data.shard import Shard, load_shard
 
 __all__ = [
     "ArrayData",
     "Decoder",
+    "Divisible",
     "Facts",
     "ImageData",
     "Partition",

@@ -6,6 +6,7 @@ A new problem is one `Kind` here and one module with its class.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fedapp.doors import is_outside
@@ -23,7 +24,8 @@ from fedapp.tables import Table
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
-    from fedapp.data import Shard
+    from fedapp.data import Divisible, Shard
+    from fedapp.problems.arrays import ArrayProblem
     from fedapp.problems.outline import Outline
     from fedapp.problems.protocols import FederatedProblem
 
@@ -41,7 +43,8 @@ class Kind:
     models: tuple[str, ...] = ()  # values of the key model that choose it
     uses_model: bool = True  # whether the key model matters, so that it belongs into labels
     is_network: bool = False  # algorithms may look into it, and nodes may have their own data
-    has_classes: bool = True  # whether clients hold labelled samples of a data set
+    # The samples that a partition divides, by class, by tenths of a number or by group; None: there are none.
+    data: "Callable[[RunConfig], Divisible] | None" = None
     regularizer: str = ""  # the key of the problem's own regulariser; weight-decay is then refused
 
 
@@ -93,40 +96,56 @@ def _outline_outside(config: "RunConfig") -> "Outline":
     return outline(config)
 
 
-def _make_regression(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
-    from fedapp.problems.network import NetworkProblem
-    from fedapp.problems.tabular import RegressionTable
+def _images(config: "RunConfig") -> "Divisible":
+    from fedapp.data import configured_images
 
-    return NetworkProblem(RegressionTable(config), config)
-
-
-def _make_table(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
-    from fedapp.problems.network import NetworkProblem
-    from fedapp.problems.tabular import Table
-
-    return NetworkProblem(Table(config), config)
+    return configured_images(config)
 
 
-def _make_text(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
-    from fedapp.problems.network import NetworkProblem
-    from fedapp.problems.text import Text
-
-    return NetworkProblem(Text(config), config)
-
-
-def _make_characters(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
-    from fedapp.problems.characters import Characters
-    from fedapp.problems.network import NetworkProblem
-
-    return NetworkProblem(Characters(config), config)
+def _array_problem(place: str) -> "type[ArrayProblem]":
+    module, _, name = place.partition(":")
+    found: type[ArrayProblem] = getattr(import_module(f"fedapp.problems.{module}"), name)
+    return found
 
 
-def _make_inferred(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
-    """Make the problem that the user's data are for."""
+def _makes(place: str) -> "Callable[[RunConfig, Shard | None], FederatedProblem]":
+    """Return the function that makes a problem on tables or texts, which is at `module:class`."""
+
+    def make(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
+        from fedapp.problems.network import NetworkProblem
+
+        return NetworkProblem(_array_problem(place)(config), config)
+
+    return make
+
+
+def _loads(place: str) -> "Callable[[RunConfig], Divisible]":
+    """Return the function that loads the data of such a problem."""
+
+    def load(config: "RunConfig") -> "Divisible":
+        from fedapp.data import load_arrays
+
+        return load_arrays(config, _array_problem(place).decoder)
+
+    return load
+
+
+def _inferred(config: "RunConfig") -> Kind:
+    """Return the problem that the user's data are for."""
     from fedapp.data.outside import given_data, problem_of
 
     name = problem_of(given_data(config), config)
-    return next(kind for kind in KINDS if kind.name == name).make(config, shard)
+    return next(kind for kind in KINDS if kind.name == name)
+
+
+def _make_inferred(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
+    return _inferred(config).make(config, shard)
+
+
+def _inferred_data(config: "RunConfig") -> "Divisible":
+    load = _inferred(config).data
+    assert load is not None  # it is one for images, tables or texts
+    return load(config)
 
 
 def _outline_made(config: "RunConfig") -> "Outline":
@@ -155,7 +174,6 @@ QUADRATIC = Kind(
     tables={"quadratic": QuadraticKeys},
     datasets=("quadratic",),
     uses_model=False,
-    has_classes=False,
 )
 LINEAR = Kind(
     name="linear",
@@ -171,6 +189,7 @@ LINEAR = Kind(
     tables={"erm": ErmKeys},
     models=("logistic", "sigmoid-erm"),
     regularizer="erm.regularization",
+    data=_images,
 )
 CLASSIFICATION = Kind(
     name="classification",
@@ -179,43 +198,47 @@ CLASSIFICATION = Kind(
     metrics=_measured(of_classes=True),
     tables={"vit": VitKeys},
     is_network=True,
+    data=_images,
 )
 REGRESSION = Kind(
     name="tabular-regression",
-    make=_make_regression,
+    make=_makes("tabular:RegressionTable"),
     outline=_outline_made,
     metrics=_measured(of_classes=False),
     tables={},
     datasets=("diabetes",),
     is_network=True,
-    has_classes=False,
+    data=_loads("tabular:RegressionTable"),
 )
 TABLE = Kind(
     name="tabular-classification",
-    make=_make_table,
+    make=_makes("tabular:Table"),
     outline=_outline_made,
     metrics=_measured(of_classes=True),
     tables={},
     datasets=("breast_cancer", "wine"),
     is_network=True,
+    data=_loads("tabular:Table"),
 )
 TEXT = Kind(
     name="text-classification",
-    make=_make_text,
+    make=_makes("text:Text"),
     outline=_outline_made,
     metrics=_measured(of_classes=True),
     tables={"text": TextKeys},
     datasets=("speeches",),
     is_network=True,
+    data=_loads("text:Text"),
 )
 CHARACTERS = Kind(
     name="next-character",
-    make=_make_characters,
+    make=_makes("characters:Characters"),
     outline=_outline_made,
     metrics=_measured(of_classes=True),
     tables={"characters": CharacterKeys},
     datasets=("shakespeare",),
     is_network=True,
+    data=_loads("characters:Characters"),
 )
 INFERRED = Kind(  # of a user's data set, which decides what is trained
     name="dataset",
@@ -224,6 +247,7 @@ INFERRED = Kind(  # of a user's data set, which decides what is trained
     metrics=lambda config: ("test_loss", *(["objective"] if config.eval_train else [])),
     tables={},
     is_network=True,
+    data=_inferred_data,
 )
 OUTSIDE = Kind(  # a user's own
     name="problem",
@@ -233,7 +257,6 @@ OUTSIDE = Kind(  # a user's own
     tables={},
     uses_model=False,
     is_network=True,
-    has_classes=False,
 )
 # The first that is chosen by name; otherwise the last:
 KINDS = (QUADRATIC, LINEAR, REGRESSION, TABLE, TEXT, CHARACTERS, CLASSIFICATION)

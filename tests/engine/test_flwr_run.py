@@ -28,6 +28,8 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         ({"algorithm": "gradma"}, 2),  # the server's memory, and clients that come back
         ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),  # compressed; states delivered
         ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
+        ({"algorithm": "moon", "dataset": "speeches", "model": "bag-8"}, 2),  # embedded texts
+        ({"algorithm": "fedcomgate", "dataset": "diabetes", "model": "mlp-8", "lr": 0.05}, 2),
     ],
 )
 def test_the_same_bits_as_inline(

@@ -13,6 +13,7 @@ from sklearn.metrics import (
     root_mean_squared_error,
 )
 
+from fedapp.cli import main
 from fedapp.errors import ConfigError
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
@@ -138,6 +139,16 @@ def test_methods_that_look_into_the_network_predict_characters_too(
     keys: dict[str, Value] = {"dataset": "shakespeare", "model": "gru-4", "characters.length": 20}
     rounds = read_rounds(run(tmp_path, keys_of(name, keys)))
     assert all(np.isfinite(line["test_loss"]) and line["failures"] == 0 for line in rounds)
+
+
+@pytest.mark.parametrize("dataset", ["diabetes", "wine", "speeches", "shakespeare"])
+def test_partitions_of_tables_and_texts_are_drawn(
+    dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "partition.png"
+    assert main(["partition", "-c", f'dataset="{dataset}" num-clients=6', "-o", str(picture)]) == 0
+    assert picture.stat().st_size > 1000
+    assert "6 clients hold" in capsys.readouterr().out
 
 
 # Against scikit-learn and NumPy.
