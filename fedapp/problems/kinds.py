@@ -270,6 +270,11 @@ def kind_of(config: "RunConfig") -> Kind:
     return find_kind(config.problem, config.dataset, config.model)
 
 
+def subject(config: "RunConfig") -> str:
+    """Return what a run is known by beside its algorithm: its data set or, without one, its problem."""
+    return config.dataset if kind_of(config).data else config.problem or config.dataset
+
+
 def find_kind(problem: str, dataset: str, model: str) -> Kind:
     """Return the problem that these values of the keys `problem`, `dataset` and `model` choose."""
     if is_outside(problem):
