@@ -134,8 +134,13 @@ def test_the_function_may_take_the_config() -> None:
 
 
 def test_the_outline_is_that_of_the_data() -> None:
-    for name in ("numbers", "images", "tokens"):
-        value, _, model, _ = GIVEN[name]
+    for name, model in (
+        ("numbers", "mlp-8"),
+        ("images", "mlp-8"),
+        ("images", "logistic"),
+        ("tokens", "bag"),
+    ):
+        value, _, _, _ = GIVEN[name]
         config = config_of(name, value, model=model)
         assert kind_of(config).outline(config).layout == make_problem(config).layout
 
