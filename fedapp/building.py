@@ -27,6 +27,11 @@ def check(config: RunConfig, problem: Start) -> None:
             f"{algorithm.name} looks into a network: choose one of fedapp's networks as model, or give yours "
             "`representation`, `head` and `levels` as fedapp.models.networks.Network has them."
         )
+    if algorithm.needs.classes and problem.facts and not problem.facts.num_classes:
+        raise ConfigError(
+            f"{algorithm.name} compares distributions over classes, and {config.dataset} has numbers to predict: choose "
+            "another algorithm."
+        )
     if config.test_share and not kind.is_network:
         raise ConfigError(
             "test-share holds out samples of a network's clients: set test-share = 0."

@@ -224,21 +224,33 @@ class RunConfig(Table):
 
     problem: str = Field(
         "",
-        description='what is trained: empty: classification of images, or what dataset and model say; "package.module:name": your own Problem',
+        description='"classification" (images), "tabular-regression", "tabular-classification", "text-classification", "next-character"; empty: what dataset and model say; "package.module:name": your own Problem',
     )
     dataset: str = Field(
         "digits",
-        description='"digits" (embedded), "quadratic", or mnist, fashion_mnist, cifar10, cifar100, tiny-imagenet, femnist, emnist',
+        description='"digits", "diabetes", "breast_cancer", "wine", "speeches", "shakespeare" (embedded), "quadratic"; mnist, fashion_mnist, cifar10, cifar100, tiny-imagenet, femnist, emnist or "owner/name" (hub); a name in data-dir; "package.module:name": your own function',
     )
     data_dir: str = Field(
         "",
-        description="full path of a directory that holds <dataset>/train-*.parquet and test-*.parquet; empty: the Hugging Face hub",
+        description="full path of a directory that holds <dataset>/train-*.parquet and test-*.parquet, or other files: see docs/data.md; empty: the Hugging Face hub",
+    )
+    features: str = Field(
+        "",
+        description="columns of a table to predict from, or of texts: names separated by spaces or commas; empty: all numbers but target and group",
+    )
+    target: str = Field(
+        "", description="the column to predict; empty: target, label or y, whichever is there"
+    )
+    group: str = Field(
+        "",
+        description='the column that says whose each row is, for partition = "writer"; empty: writer_id, writer or speaker',
     )
     train_samples: int = Field(
         0, ge=0, description="if > 0, only this many of the training samples, chosen at random"
     )
     partition: Literal["iid", "dirichlet", "classes", "writer"] = Field(
-        "classes", description='who holds which samples: "iid", "dirichlet", "classes", "writer"'
+        "classes",
+        description='who holds which samples: "iid"; by class, or tenth of a number, "dirichlet" or "classes"; "writer": by writer, speaker or group',
     )
     partition_alpha: float = Field(
         0.5, gt=0, description="concentration of the Dirichlet partition: smaller is more uneven"
@@ -250,7 +262,7 @@ class RunConfig(Table):
     )
     model: str = Field(
         "mlp-200",
-        description='"logreg", "mlp-<width>-<width>-...", "lenet5", "vgg11", "vgg19", "resnet18", "resnet20", "vit-base"; two classes: "logistic", "sigmoid-erm"',
+        description='"logreg", "mlp-<width>-<width>-...", "lenet5", "vgg11", "vgg19", "resnet18", "resnet20", "vit-base"; of texts "bag", "gru", "transformer"; two classes: "logistic", "sigmoid-erm"',
     )
     norm: Literal["batch", "group"] = Field(
         "batch", description='normalisation in resnet18 and resnet20: "batch" or "group"'
@@ -275,6 +287,10 @@ class RunConfig(Table):
         ge=0,
         lt=1,
         description="share of every client's samples that it does not train on and is evaluated on; 0: none",
+    )
+    metrics: str = Field(
+        "",
+        description='what is evaluated beside the loss: "accuracy auc f1" of classes, "rmse mae" of numbers; empty: accuracy, or both',
     )
     eval_train: bool = Field(
         False,

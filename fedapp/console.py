@@ -12,7 +12,7 @@ from fedapp.config import RunConfig
 from fedapp.figures import FIGURES, Figure
 from fedapp.hosting import Hosting
 from fedapp.observers import Observer
-from fedapp.problems import kind_of
+from fedapp.problems import kind_of, subject
 from fedapp.rounds_file import Record
 from fedapp.terminal import make_console
 from fedapp.traffic import human_bytes
@@ -57,7 +57,7 @@ class RunConsole(Observer):
         c = self.config
         what = f", model {c.model}" if kind_of(c).uses_model else ""
         self.console.print(
-            f"Run {self.directory.name}: {c.algorithm} on {c.problem or c.dataset}{what} "
+            f"Run {self.directory.name}: {c.algorithm} on {subject(c)}{what} "
             f"({self.num_parameters:,} parameters), {c.num_clients} clients, "
             f"{c.clients_per_round} a round, {c.num_rounds} rounds, seed {c.seed}"
         )

@@ -47,6 +47,7 @@ from fedapp.manifest import (
     results_dir,
     run_path,
 )
+from fedapp.problems import subject
 from fedapp.progress import Progress, check_continuation, diverged_since, progress_of
 from fedapp.rounds_file import Record, RoundsFile, add_checks
 
@@ -249,7 +250,7 @@ def _create(config: RunConfig) -> Path:
     parent = writable_directory("results-dir", results_dir(config))
     stamp = time.strftime("%Y%m%d-%H%M%S")
     algorithm = short(config.algorithm).lower()
-    name = config.run_name or f"{algorithm}-{short(config.problem or config.dataset)}-{stamp}"
+    name = config.run_name or f"{algorithm}-{short(subject(config))}-{stamp}"
     for number in itertools.count(1):
         path = parent / (name if number == 1 else f"{name}-{number}")
         try:

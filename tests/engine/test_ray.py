@@ -66,6 +66,16 @@ CASES: list[dict[str, Value]] = [
         "num_rounds": 4,
     },
     {"model": "lenet5", "augmentation": "crop-flip", "num_rounds": 2},
+    {"algorithm": "scaffold", "dataset": "diabetes", "model": "mlp-8", "lr": 0.05, "num_rounds": 4},
+    {"algorithm": "fedcomgate", "dataset": "speeches", "model": "bag-8", "num_rounds": 4},
+    {
+        "algorithm": "feddyn",
+        "dataset": "shakespeare",
+        "model": "gru-8",
+        "num_rounds": 2,
+        "local_steps": 2,
+    },
+    {"dataset": "shakespeare", "model": "transformer-8", "num_rounds": 2, "local_steps": 2},
 ]
 
 
