@@ -1,6 +1,7 @@
 """The ClientApp: from a message to the clients that this node hosts, and back."""
 
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,9 +19,12 @@ from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts, Shard
 from fedapp.doors import identities
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, MissingWeightsError
 from fedapp.files import writable_directory
+from fedapp.frozen import FrozenStore, LacksFrozenError, bring_up_to_date
 from fedapp.hosting import hosted_clients
+from fedapp.keywords import as_config
+from fedapp.models.keys import VitKeys
 from fedapp.models.outside import seeded
 from fedapp.parsing import parse_run_config
 from fedapp.privacy import budget, node_privacy
@@ -79,7 +83,13 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
     try:
         if asked:
             node_privacy(config).demand_openness()
-        problem = make_problem(config, _shard(context, hosted, wire.facts_of(check), asked))
+        digest = wire.frozen_digest_of(check)
+        shard = _shard(context, hosted, wire.facts_of(check), asked)
+        problem = _node_problem(config, shard, digest)
+        try:
+            bring_up_to_date(problem, digest, {}, FrozenStore(config, context.state))
+        except LacksFrozenError:
+            report = replace(report, lacks_frozen=True)
         samples = sum(problem.objective(client).num_examples for client in hosted)
         shown = node_privacy(config).shows_samples
         facts = problem.facts if asked else None
@@ -103,17 +113,21 @@ def train(message: Message, context: Context) -> Message:
         budget.limits_of(context.node_config).demand(config)
         algorithm = find_algorithm(config.algorithm)
         hosted = hosted_clients(context.node_config, config.num_clients)
-        problem = make_problem(config, _shard(context, hosted, invitation.facts))
+        shard = _shard(context, hosted, invitation.facts)
+        problem = _node_problem(config, shard, invitation.frozen)
+        bring_up_to_date(
+            problem,
+            invitation.frozen,
+            invitation.frozen_arrays,
+            FrozenStore(config, context.state),
+        )
         store = _store(config, context, invitation)
         round_ = _Round(invitation, config, algorithm, problem, store)
         privacy = node_privacy(config)
         privacy.demand(algorithm, problem)
         spent = privacy.charge(context, [c for c in invitation.accepted if c in hosted])
-    except ConfigError as error:
-        log.error(str(error))
-        failed = [Refusal(c, Reason.FAILED, str(error)) for c in invitation.accepted]
-        wire.add_refusals(content, failed)
-        return Message(content, reply_to=message)
+    except (ConfigError, LacksFrozenError) as error:
+        return _all_refused(message, invitation.accepted, error)
     for client in invitation.accepted:
         try:
             if client not in hosted:
@@ -143,11 +157,12 @@ def evaluate(message: Message, context: Context) -> Message:
         privacy = node_privacy(config)
         privacy.demand_openness()
         hosted = hosted_clients(context.node_config, config.num_clients)
-        problem = make_problem(config, _shard(context, hosted, request.facts))
-    except ConfigError as error:
-        log.error(str(error))
-        wire.add_refusals(content, [Refusal(c, Reason.FAILED, str(error)) for c in request.clients])
-        return Message(content, reply_to=message)
+        shard = _shard(context, hosted, request.facts)
+        problem = _node_problem(config, shard, request.frozen)
+        store = FrozenStore(config, context.state)
+        bring_up_to_date(problem, request.frozen, request.frozen_arrays, store)
+    except (ConfigError, LacksFrozenError) as error:
+        return _all_refused(message, request.clients, error)
     for client in request.clients:
         try:
             if client not in hosted:
@@ -165,6 +180,42 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
+def _all_refused(
+    message: Message, clients: Iterable[int], error: ConfigError | LacksFrozenError
+) -> Message:
+    """Return an answer that says why none of the clients did what they were asked."""
+    reason = Reason.FAILED
+    if isinstance(error, LacksFrozenError):
+        log.info("This node asks the server for the frozen parameters")
+        reason = Reason.LACKS_FROZEN
+    else:
+        log.error(str(error))
+    content = RecordDict()
+    wire.add_refusals(content, [Refusal(client, reason, str(error)) for client in clients])
+    return Message(content, reply_to=message)
+
+
+class _BoundClientApp(ClientApp):
+    """The ClientApp with a config of its own, whatever the run's is."""
+
+    def __init__(self, run_config: dict[str, Value]) -> None:
+        super().__init__()
+        self._run_config = run_config
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Serve a message; the state is that of the node's own Context."""
+        return app(message, replace(context, run_config=self._run_config))
+
+
+def make_client_app(config: RunConfig | Mapping[str, Any]) -> ClientApp:
+    """Return a ClientApp for a config, or a dict of its keys: for the strategy of `make_strategy` in another Flower app.
+
+    It does not read the other app's run config. Each node says in its own config which clients it hosts, as Flower's
+    simulation does for its nodes.
+    """
+    return _BoundClientApp(as_config(config).flat())
+
+
 def _config(context: Context) -> RunConfig:
     # A node's own word on where it keeps its clients' states comes before the run's.
     own = {k: str(v) for k, v in context.node_config.items() if k == "state-dir"}
@@ -174,6 +225,17 @@ def _config(context: Context) -> RunConfig:
 @lru_cache(maxsize=8)
 def _parse(items: tuple[tuple[str, Value], ...], objects: tuple[int, ...]) -> RunConfig:
     return parse_run_config(dict(items))
+
+
+def _node_problem(config: RunConfig, shard: Shard | None, digest: str) -> FederatedProblem:
+    """Return the problem; where something is frozen, missing weights come from the server."""
+    try:
+        return make_problem(config, shard)
+    except MissingWeightsError:
+        if not digest:
+            raise
+        vit = config.table(VitKeys).model_copy(update={"weights": ""})
+        return make_problem(config.model_copy(update={"vit": vit}), shard)
 
 
 def _shard(

@@ -10,6 +10,7 @@ from fedapp.compression import NotFiniteError
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.models.outside import seeded
+from fedapp.optimizers import clip_
 from fedapp.problems.protocols import Objective
 from fedapp.randomness import generator, torch_seed
 from fedapp.wire import Arrays, Evaluation
@@ -45,6 +46,7 @@ def _finetuned(
     rng = generator(config.seed, "finetune batches", round_, client)
     for batch in objective.batches(work, rng):
         _, g = objective.loss_gradient(y, batch)
+        clip_(g, config.clip_gradient)
         y.sub_(g.add(y, alpha=config.weight_decay), alpha=lr)
     return y
 

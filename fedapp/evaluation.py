@@ -20,6 +20,7 @@ from fedapp.errors import ConfigError
 from fedapp.exchange import Exchange
 from fedapp.failures import FailureLog
 from fedapp.figures import client_figure, find_figure
+from fedapp.frozen import FrozenSender
 from fedapp.hosting import Hosting
 from fedapp.problems import kind_of
 from fedapp.randomness import generator
@@ -44,8 +45,11 @@ def demand_held_out(config: RunConfig, own_data: bool) -> None:
 class ClientEvaluation:
     """The evaluations of a run, one at a time."""
 
-    def __init__(self, config: RunConfig, hosting: Hosting, failures: FailureLog) -> None:
+    def __init__(
+        self, config: RunConfig, hosting: Hosting, failures: FailureLog, frozen: FrozenSender
+    ) -> None:
         self.config, self._hosting, self._failures = config, hosting, failures
+        self._frozen = frozen
         self._exchange = Exchange()
 
     def configure(self, round_: int, model: Arrays, facts: Facts | None) -> list[Message]:
@@ -57,12 +61,12 @@ class ClientEvaluation:
         for client in self._cohort(round_):
             hosts.setdefault(self._hosting.node_of[client], []).append(client)
         shared, timeout = wire.record_of(model), self.config.round_timeout
-        return [
-            self._exchange.ask_to_evaluate(
-                node, EvaluationRequest(round_, clients, {}, facts), shared, timeout
-            )
-            for node, clients in hosts.items()
-        ]
+        messages = []
+        for node, clients in hosts.items():
+            request = EvaluationRequest(round_, clients, {}, facts, self._frozen.digest)
+            lacking = self._frozen.record_for(node, self._hosting.lacks_frozen(node))
+            messages.append(self._exchange.ask_to_evaluate(node, request, shared, timeout, lacking))
+        return messages
 
     def _cohort(self, round_: int) -> list[int]:
         """Draw the clients that evaluate, in the order of their ids."""
@@ -79,6 +83,7 @@ class ClientEvaluation:
         credible, refused = self._admit(answer.results)
         refusals = answer.refusals + refused
         self._failures.log(refusals, self._hosting.node_of)
+        self._frozen.note(refusals, self._hosting.node_of)
         return MetricRecord(
             {
                 **figures_of_clients(credible, self._expected_names()),

@@ -20,22 +20,39 @@ class Exchange:
     downlink_bytes: int = 0
 
     def invite(
-        self, node: int, invitation: Invitation, shared: ArrayRecord, timeout: float
+        self,
+        node: int,
+        invitation: Invitation,
+        shared: ArrayRecord,
+        timeout: float,
+        frozen: ArrayRecord | None = None,
     ) -> Message:
-        """Return the message that invites some of a node's clients."""
+        """Return the message that invites some of a node's clients; `frozen` is for a node that lacks it."""
         content = wire.pack_invitation(invitation, shared)
         clients = list(invitation.accepted)
         alone = wire.per_client_nbytes(content)
         self.downlink_bytes += len(clients) * wire.nbytes(shared) + alone
+        self._add_frozen(content, frozen)
         return self._message(node, content, "train", invitation.round, clients, timeout)
 
     def ask_to_evaluate(
-        self, node: int, request: EvaluationRequest, shared: ArrayRecord, timeout: float
+        self,
+        node: int,
+        request: EvaluationRequest,
+        shared: ArrayRecord,
+        timeout: float,
+        frozen: ArrayRecord | None = None,
     ) -> Message:
         """Return the message that asks some of a node's clients to evaluate a model."""
         content = wire.pack_evaluation_request(request, shared)
         self.downlink_bytes += len(request.clients) * wire.nbytes(shared)
+        self._add_frozen(content, frozen)
         return self._message(node, content, "evaluate", request.round, request.clients, timeout)
+
+    def _add_frozen(self, content: RecordDict, frozen: ArrayRecord | None) -> None:
+        if frozen is not None:
+            content[wire.FROZEN] = frozen
+            self.downlink_bytes += wire.nbytes(frozen)
 
     def _message(
         self, node: int, content: RecordDict, kind: str, round_: int, clients: list[int], ttl: float

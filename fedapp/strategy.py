@@ -6,12 +6,14 @@ An algorithm implements `aggregate`, and where it needs to `setup`, `broadcast` 
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.superlink.grid import HttpGrid
 from numpy.typing import NDArray
 
 from fedapp import aggregation, traffic, wire
@@ -21,19 +23,23 @@ from fedapp.attendance import Attendance
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts
+from fedapp.errors import ConfigError
 from fedapp.evaluation import ClientEvaluation
 from fedapp.exchange import Exchange
 from fedapp.failures import FailureLog
+from fedapp.frozen import FrozenSender
 from fedapp.hosting import Hosting
 from fedapp.ledger import Place, StateLedger, part_of
 from fedapp.lengths import UpdateLengths
+from fedapp.models.frozen import FrozenPart
 from fedapp.models.layout import Layout
 from fedapp.privacy import server_privacy
 from fedapp.problems.protocols import Vector
 from fedapp.randomness import sample_cohort
 from fedapp.refusals import Reason, Refusal
 from fedapp.tables import AnyOptions
-from fedapp.waiting import wait_for_clients
+from fedapp.threads import one_thread
+from fedapp.waiting import wait_for_all, wait_for_clients
 from fedapp.wire import Arrays, Update
 
 log = logging.getLogger("flwr")
@@ -56,6 +62,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         layout: Layout | None = None,
         facts: Facts | None = None,
         place: Place | None = None,
+        frozen: FrozenPart | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.config = config
@@ -66,6 +73,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.compressor = compressor  # of what clients send
         self.layout = layout or Layout.single(x.size)
         self.facts = facts  # of the images, for nodes with data of their own
+        self.frozen = FrozenSender(frozen)  # to nodes that lack what is not trained
         self.lr = config.lr  # of the clients, in the round under way
         self.hosting = Hosting(config.num_clients, config.partition_of)
         self.privacy = server_privacy(config)
@@ -83,7 +91,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.admission = Admission(config, names, self.layout, self.ledger, lengths)
         self.attendance = None if secret else Attendance(config.num_clients)
         self.failures = FailureLog()
-        self.evaluation = ClientEvaluation(config, self.hosting, self.failures)
+        self.evaluation = ClientEvaluation(config, self.hosting, self.failures, self.frozen)
         self._aggregator = aggregation.aggregator_of(config, self.privacy, np.zeros_like(x))
         self._buffer_rule = aggregation.buffer_rule_of(config)
         self._round = self._attempt = 0  # under way
@@ -162,8 +170,10 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         messages = []
         for node, clients in hosts.items():
             invitation = self.ledger.invitation(server_round, clients, self.facts, self.per_client)
+            invitation = replace(invitation, frozen=self.frozen.digest)
             timeout = self.config.round_timeout
-            messages.append(self._exchange.invite(node, invitation, arrays, timeout))
+            lacking = self.frozen.record_for(node, self.hosting.lacks_frozen(node))
+            messages.append(self._exchange.invite(node, invitation, arrays, timeout, lacking))
         return messages
 
     def aggregate_train(
@@ -176,6 +186,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         if self.attendance:
             self.attendance.failed(refusal.client for refusal in refusals)
         self.failures.log(refusals, self.hosting.node_of)
+        self.frozen.note(refusals, self.hosting.node_of)
         nominal = sum(self.upload.nominal_bits(self.sent_tensors(u.client)) for u in updates)
         metrics = MetricRecord(
             {
@@ -213,6 +224,45 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
     ) -> MetricRecord | None:
         """Return the figures of the clients' evaluations; None if none was due."""
         return self.evaluation.aggregate(replies)
+
+    def wait_for_nodes(self, grid: Grid, deployed: bool) -> None:
+        """Wait until nodes host enough clients to begin; in a deployed federation they check their data first."""
+        wait_for_all(
+            self.hosting,
+            grid,
+            self.config.node_timeout,
+            max(self.min_clients, 1),
+            self.config.require_all_clients,
+            {
+                "shared-data": deployed,
+                **wire.facts_head(self.facts),
+                **wire.frozen_head(self.frozen.digest),
+            },
+        )
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        *others: Any,
+        **named: Any,
+    ) -> Result:
+        """Run Flower's own loop from `arrays()`, in an app that does not use ours.
+
+        A round with too few updates changes nothing, and is not repeated.
+        """
+        if initial_arrays != self.arrays():
+            raise ConfigError(
+                "The initial_arrays are not where this strategy begins: pass strategy.arrays()."
+            )
+        if self.config.lr_schedule == "inverse-sqrt" and num_rounds != self.config.num_rounds:
+            raise ConfigError(
+                f"The step size depends on the number of rounds: make the strategy with num-rounds = {num_rounds}."
+            )
+        one_thread()
+        self.wait_for_nodes(grid, isinstance(grid, HttpGrid))
+        return super().start(grid, initial_arrays, num_rounds, *others, **named)
 
     def arrays(self) -> ArrayRecord:
         """Return the record that goes to every sampled client."""

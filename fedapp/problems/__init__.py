@@ -3,22 +3,25 @@
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fedapp.doors import identities
+from fedapp.doors import identities, is_outside
 from fedapp.errors import ConfigError
-from fedapp.problems.kinds import KINDS, Kind, find_kind, kind_of
+from fedapp.problems.kinds import KINDS, Kind, find_kind, kind_of, subject
 
 if TYPE_CHECKING:  # torch takes seconds to import, and descriptions of problems do not need it
     from fedapp.config import RunConfig
     from fedapp.data import Shard
     from fedapp.problems.protocols import FederatedProblem
 
-__all__ = ["KINDS", "Kind", "find_kind", "kind_of", "make_problem"]
+__all__ = ["KINDS", "Kind", "find_kind", "kind_of", "make_problem", "rehearse", "subject"]
 
 # The keys that decide what a problem is; runs that differ elsewhere share one.
 _KEYS = [
     "problem",
     "dataset",
     "data_dir",
+    "features",
+    "target",
+    "group",
     "train_samples",
     "partition",
     "partition_alpha",
@@ -27,12 +30,16 @@ _KEYS = [
     "seed",
     "model",
     "norm",
+    "trainable",
+    "lora",
     "device",
     "dtype",
     "batch_size",
     "weighting",
     "eval_train",
+    "metrics",
     "test_share",
+    "augmentation",
     "options",
 ]
 
@@ -60,6 +67,17 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Federate
     values = {key: getattr(config, key) for key in (*_KEYS, *tables)}
     relevant = type(config)(**values, clients_per_round=1)
     return _make_problem(relevant, shard, identities())
+
+
+def rehearse(config: "RunConfig") -> None:
+    """Load a client's data and, if the network or the problem is a user's, train and evaluate on one batch.
+
+    What is wrong with either is reported before anything has started.
+    """
+    problem = make_problem(config)
+    problem.objective(0)
+    if is_outside(config.model) or is_outside(config.problem):
+        getattr(problem, "rehearsal", None)
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,8 @@ A node answers with:
   reasons     config record: client -> the name of that Reason, if it is another than FAILED (absent if there is none)
 
 A compressed vector travels as an array of bytes. The server checks what a node sends against what it expects before
-it decodes it. The question which clients a node hosts is laid out in `report.py`, evaluation in `evaluation.py`.
+it decodes it. The question which clients a node hosts is laid out in `report.py`, evaluation in `evaluation.py`, and how
+nodes get what is not trained in `frozen.py`.
 """
 
 from fedapp.wire.arrays import (
@@ -42,6 +43,7 @@ from fedapp.wire.evaluation import (
 )
 from fedapp.wire.expected import Compressed, Spec, checked_arrays, decompress
 from fedapp.wire.facts import facts_from_text, facts_head, facts_of, facts_text
+from fedapp.wire.frozen import FROZEN, frozen_digest_of, frozen_head
 from fedapp.wire.invitation import (
     Invitation,
     pack_invitation,
@@ -65,6 +67,7 @@ from fedapp.wire.report import (
 )
 
 __all__ = [
+    "FROZEN",
     "LONGEST_TEXT",
     "Arrays",
     "Compressed",
@@ -93,6 +96,8 @@ __all__ = [
     "facts_head",
     "facts_of",
     "facts_text",
+    "frozen_digest_of",
+    "frozen_head",
     "is_finite",
     "is_moderate",
     "merge",

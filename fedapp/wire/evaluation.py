@@ -1,9 +1,10 @@
 """Evaluation on clients: what the server asks a node, and the metrics that it sends back.
 
 To a node, in a message of the type `evaluate`:
-  round      config record: round, the clients that evaluate, and what nodes with data of their own must know (see
-             `facts.py`)
+  round      config record: round, the clients that evaluate, what nodes with data of their own must know (see
+             `facts.py`), and the digest of what is not trained (see `frozen.py`)
   shared     array record: the model x and its buffers
+  frozen     array record: what is not trained, for a node that lacks it
 From a node:
   evaluation.<c>  metric record: num-examples, how many held-out samples client c has; metric.<name>, a metric of the
                   model on them; finetuned.<name>, the same after local steps
@@ -22,6 +23,7 @@ from fedapp.refusals import Reason, Refusal
 from fedapp.wire.arrays import Arrays, WireError, arrays_of
 from fedapp.wire.checks import are_whole_numbers, printable
 from fedapp.wire.facts import facts_head, facts_of
+from fedapp.wire.frozen import frozen_arrays_of, frozen_digest_of, frozen_head
 from fedapp.wire.reply import claimed_refusal, error_refusals
 
 METRIC, FINETUNED = "metric.", "finetuned."  # before a metric's name
@@ -38,6 +40,8 @@ class EvaluationRequest:
     clients: list[int]
     shared: Arrays  # x and buffers
     facts: Facts | None = None
+    frozen: str = ""  # digest of what is not trained; empty: everything is
+    frozen_arrays: Arrays = field(default_factory=dict)  # for a node that lacks it
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ class Evaluations:
 def pack_evaluation_request(request: EvaluationRequest, shared: ArrayRecord) -> RecordDict:
     """Write a node's message; `shared` is encoded once for all nodes."""
     head: dict[str, Any] = {"round": request.round, "clients": request.clients}
-    return RecordDict({"round": ConfigRecord(head | facts_head(request.facts)), "shared": shared})
+    head |= facts_head(request.facts) | frozen_head(request.frozen)
+    return RecordDict({"round": ConfigRecord(head), "shared": shared})
 
 
 def unpack_evaluation_request(content: RecordDict) -> EvaluationRequest:
@@ -75,7 +80,14 @@ def unpack_evaluation_request(content: RecordDict) -> EvaluationRequest:
         raise WireError("a round or client in it is not a whole number")
     if set(shared) != {"x", "buffers"}:
         raise WireError("it does not hold a model")
-    return EvaluationRequest(head["round"], head["clients"], arrays_of(shared), facts_of(head))
+    return EvaluationRequest(
+        round=head["round"],
+        clients=head["clients"],
+        shared=arrays_of(shared),
+        facts=facts_of(head),
+        frozen=frozen_digest_of(head),
+        frozen_arrays=frozen_arrays_of(content),
+    )
 
 
 def add_evaluation(content: RecordDict, result: Evaluation) -> None:

@@ -13,6 +13,7 @@ from tests.support.runs import assert_same
 
 # One after the other: they share what they start.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flwr")]
+SIGNS, SHARE = "tests.compression.outside.signs:ScaledSigns", "scaled-signs.share=0.3"
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,31 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
             {"server_data": False, "eval_clients": "0.5", "test_share": 0.2, "eval_finetune": 2},
             3,
         ),  # all that clients evaluate
+        (
+            {
+                "client_optimizer": "adam",
+                "optimizer__state": "keep",
+                "lr": 0.01,
+                "warmup_rounds": 2,
+                "clip_gradient": 0.5,
+                "augmentation": "resize-crop",
+            },
+            2,
+        ),
+        (
+            {
+                "algorithm": "moon",
+                "model": "mlp-20-10",
+                "trainable": "head",
+                "lora.rank": 2,
+                "lr": 0.01,
+            },
+            3,
+        ),
+        ({"model": "tests.models.outside.networks:Tied", "compressor": SIGNS, "options": SHARE}, 3),
+        ({"problem": "tests.problems.outside.problems:Prices", "algorithm": "scaffold"}, 2),
+        ({"algorithm": "moon", "dataset": "speeches", "model": "bag-8"}, 2),  # embedded texts
+        ({"algorithm": "fedcomgate", "dataset": "diabetes", "model": "mlp-8", "lr": 0.05}, 2),
     ],
 )
 def test_the_same_bits_as_inline(
@@ -56,3 +82,28 @@ def test_a_mistake_ends_the_run_as_failed_without_a_traceback(flwr_run: FlwrRun)
     assert status["status"] == "finished:failed"
     assert "set it to at most num-clients = 20." in shown
     assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence", "cause"),
+    [
+        (
+            'model="tests.models.outside.networks:BrokenForward"',
+            "raised RuntimeError while computing its outputs: see the traceback.",
+            "shapes cannot be multiplied",
+        ),
+        (
+            'problem="tests.problems.outside.problems:BrokenMaker"',
+            "raised AttributeError while making it: see the traceback.",
+            "AttributeError: my problem",
+        ),
+    ],
+)
+def test_an_error_in_a_user_s_code_is_a_sentence_and_its_traceback(
+    config: str, sentence: str, cause: str, flwr_run: FlwrRun
+) -> None:
+    shown, status = flwr_run(config)
+    assert status["status"] == "finished:failed"
+    told = shown.index(sentence)
+    assert told < shown.index("Traceback (most recent call last)") < shown.index(cause)
+    assert shown.count("Traceback (most recent call last)") == 1
