@@ -185,6 +185,7 @@ WORDS = Decoder(
     check=_checked_words,
     facts=_facts_of_words,
     settings=lambda config: (config.table(TextKeys),),
+    has_classes=True,
 )
 CHARACTERS = Decoder(
     name="characters",
