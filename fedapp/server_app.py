@@ -13,7 +13,6 @@ from fedapp import agreement, building
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
 from fedapp.config import RunConfig
 from fedapp.console import RunConsole
-from fedapp.data import server_shard
 from fedapp.engine import InlineGrid
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import ConfigError, log_as_one_sentence
@@ -55,7 +54,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     if isinstance(grid, HttpGrid):
         pull_one_by_one(grid)
     config = agreement.with_facts(grid, config)
-    problem = make_problem(config, server_shard(config))
+    problem = make_problem(config, agreement.server_shard(config))
     building.check(config, problem)
     _check_places(grid, config)
     with RunDirectory(config) as directory, Workspace(grid, config, directory) as workspace:

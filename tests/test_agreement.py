@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedapp import client_app, server_app, wire
-from fedapp.agreement import agree
-from fedapp.data import Facts, Shard, load_images, load_partition, server_shard
+from fedapp.agreement import agree, server_shard
+from fedapp.data import Facts, Shard, load_images, load_partition
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting

@@ -72,8 +72,6 @@ class Decoder:
     check: Callable[[Part, Part, RunConfig], tuple[Part, Part]]  # of arrays that a user gives
     facts: Callable[[Part, Part, RunConfig], Facts]
     settings: Callable[[RunConfig], tuple[object, ...]]
-    has_features: bool = False  # it reads several columns, whose order matters
-    has_classes: bool = False  # a column of classes is read, which may be words
 
 
 def load_arrays(config: RunConfig, decoder: Decoder) -> ArrayData:

@@ -144,7 +144,6 @@ REGRESSION = Decoder(
     check=_checked_numbers,
     facts=_facts_of_numbers,
     settings=lambda config: (),
-    has_features=True,
 )
 CLASSES = Decoder(
     name="classes",
@@ -153,6 +152,4 @@ CLASSES = Decoder(
     check=lambda train, test, config: checked_classes(*_checked(train, test, config), config),
     facts=_facts,
     settings=lambda config: (),
-    has_features=True,
-    has_classes=True,
 )

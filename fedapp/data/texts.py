@@ -185,7 +185,6 @@ WORDS = Decoder(
     check=_checked_words,
     facts=_facts_of_words,
     settings=lambda config: (config.table(TextKeys),),
-    has_classes=True,
 )
 CHARACTERS = Decoder(
     name="characters",

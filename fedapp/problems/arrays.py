@@ -9,17 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.config import RunConfig
-from fedapp.data import (
-    ArrayData,
-    Decoder,
-    Partition,
-    Shard,
-    held_out_by,
-    load_arrays,
-    load_partition,
-    trained_by,
-)
-from fedapp.data.array_shard import arrays_without_samples, load_array_shard
+from fedapp.data import ArrayData, Decoder, Partition, load_arrays, load_partition
 from fedapp.data.facts import Facts
 from fedapp.data.parts import Part
 from fedapp.doors import is_outside
@@ -35,21 +25,12 @@ class ArrayProblem(Problem):
     decoder: ClassVar[Decoder]
     measures: ClassMeasures | NumberMeasures
 
-    def __init__(self, config: RunConfig, shard: Shard | None = None) -> None:
+    def __init__(self, config: RunConfig) -> None:
         self.config = config
-        self.data: ArrayData
+        self.data: ArrayData = load_arrays(config, self.decoder)
         self.partition: Partition | None = None  # None: there is nothing to train on
-        self.held_out: Partition | None = None  # a node's own test samples, dealt to its clients
-        if shard and shard.data_dir:
-            self.data = load_array_shard(shard, config, self.decoder)
-            self.partition = trained_by(len(self.data.train), shard, config)
-            self.held_out = held_out_by(len(self.data.test), shard, config)
-        elif shard:  # a server without data
-            self.data = arrays_without_samples(shard.facts)
-        else:
-            self.data = load_arrays(config, self.decoder)
-            if len(self.data.train):
-                self.partition = load_partition(self.data, config)
+        if len(self.data.train):
+            self.partition = load_partition(self.data, config)
         self.facts: Facts = self.data.facts
         self._train, self._test = map(_tensors, (self.data.train, self.data.test))
 
@@ -70,10 +51,6 @@ class ArrayProblem(Problem):
                 "There is nothing to train on: give the data set a training split, such as train.csv."
             )
         return Rows(self._train, self.partition[client])
-
-    def client_test_data(self, client: int) -> Rows | None:
-        """Return a client's part of its node's own test samples, if there are any."""
-        return None if self.held_out is None else Rows(self._test, self.held_out[client])
 
     def test_data(self) -> Sequence[Tensor] | None:
         """Return the test samples."""
