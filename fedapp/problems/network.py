@@ -158,7 +158,7 @@ class NetworkProblem:
             batch = next(samples.batches(work, generator(0, "rehearsal")))
             samples.loss_gradient(torch.tensor(x, device=self.device), batch)
             self.model.buffers.copy_(statistics)
-            return self.measure(samples.arrays, batch[:1])
+            return self.measure(samples.arrays, samples.indices[:1])
 
     def _load(self, x: Vector, buffers: Vector) -> None:
         self.model.bind(torch.tensor(x, device=self.device))
