@@ -150,6 +150,9 @@ class NetworkProblem:
             batch = next(samples.batches(work, generator(0, "rehearsal")))
             samples.loss_gradient(torch.tensor(x, device=self.device), batch)
             self.model.buffers.copy_(statistics)
+            if (test := self.problem.test_data()) is not None:
+                data = as_rows(test, "The test data")
+                return self.measure(data.arrays, data.rows[:1])
             return self.measure(samples.arrays, batch[:1])
 
     def _load(self, x: Vector, buffers: Vector) -> None:
@@ -188,11 +191,14 @@ class NetworkProblem:
         chosen = None if rows is None else torch.from_numpy(rows)
         count = len(arrays[0]) if chosen is None else len(chosen)
         parts = []
-        for start in range(0, count, EVALUATION_BATCH):
-            part = slice(start, start + EVALUATION_BATCH)
-            taken = [a[part] if chosen is None else a.index_select(0, chosen[part]) for a in arrays]
-            batch = self._prepared(taken)
-            parts.append(problem.metrics(self._outputs(module, batch), batch))
+        with seeded(torch_seed(self.config.seed, "evaluation")):  # for networks that draw numbers
+            for start in range(0, count, EVALUATION_BATCH):
+                part = slice(start, start + EVALUATION_BATCH)
+                taken = [
+                    a[part] if chosen is None else a.index_select(0, chosen[part]) for a in arrays
+                ]
+                batch = self._prepared(taken)
+                parts.append(problem.metrics(self._outputs(module, batch), batch))
         return problem.combine(parts, count)
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:

@@ -99,6 +99,7 @@ def test_mistakes_are_answered_in_one_sentence(name: str, said: str, run_inline:
         ("BrokenMaker", "AttributeError while making it", "my problem"),
         ("BrokenModel", "KeyError while making the network", "my model"),
         ("BrokenData", "FileNotFoundError while loading the data of client 0", "my file"),
+        ("BrokenTest", "OSError while loading the test data", "my test data"),
         ("BrokenForward", "IndexError while computing the network's outputs", "my outputs"),
         ("BrokenLoss", "ValueError while computing the loss", "my loss"),
         ("BrokenMetrics", "ZeroDivisionError while computing metrics", "my metrics"),

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedapp.config import RunConfig
-from fedapp.problems.problem import Batch, Data, Problem
+from fedapp import Problem, RunConfig
+from fedapp.problems.problem import Batch, Data
 
 
 class TwoInputs(nn.Module):
@@ -92,6 +92,11 @@ class BrokenLoss(Prices):
 class BrokenMetrics(Prices):
     def metrics(self, outputs: Tensor, batch: Batch) -> dict[str, Any]:
         raise ZeroDivisionError("my metrics")
+
+
+class BrokenTest(Words):
+    def test_data(self) -> Data:
+        raise OSError("my test data")
 
 
 class BrokenModel(Prices):
