@@ -20,21 +20,8 @@ from fedapp.refusals import Reason, Refusal
 from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.models.outside.networks import Versioned
+from tests.support.frozen import FROZEN, KEYS
 from tests.support.runs import trained
-
-KEYS: dict[str, Value] = {
-    "algorithm": "scaffold",
-    "model": "tests.models.outside.networks:Versioned",
-    "trainable": "head",
-    "num_clients": 4,
-    "clients_per_round": 4,
-    "num_rounds": 3,
-    "local_steps": 2,
-    "train_samples": 200,
-    "partition": "iid",
-}
-# Bytes of weight, bias and order, and of the three arrays' headers.
-FROZEN = 4 * (64 * 12 + 12) + 8 * 12 + 3 * 128
 
 
 class NewProcesses(InlineGrid):

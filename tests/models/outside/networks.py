@@ -1,5 +1,8 @@
 """Networks of all kinds, for images of 8x8: functions and classes, as a user's own module would have them."""
 
+import os
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
@@ -259,9 +262,12 @@ class BrokenForward(nn.Module):
 
 
 class Versioned(nn.Module):
-    """A network whose frozen layer is made differently by another version of its library."""
+    """A network whose frozen layer is made differently by another version of its library.
 
-    version = 1
+    A file in a node's home stands for that version.
+    """
+
+    version = 2 if (Path(os.environ.get("FLWR_HOME", "/")) / "other-version").exists() else 1
 
     def __init__(self) -> None:
         super().__init__()
