@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -13,8 +12,9 @@ from fedapp.config import RunConfig
 from fedapp.figures import FIGURES, Figure
 from fedapp.hosting import Hosting
 from fedapp.observers import Observer
-from fedapp.problems import kind_of
+from fedapp.problems import kind_of, subject
 from fedapp.rounds_file import Record
+from fedapp.terminal import make_console
 from fedapp.traffic import human_bytes
 
 MOST_NODES = 50  # that are shown one by one
@@ -35,7 +35,7 @@ class RunConsole(Observer):
         self.config, self.directory, self.num_parameters = config, directory, num_parameters
         self.notes, self.attendance = notes, attendance
         self.hosting: Hosting | None = None
-        self.console = Console(highlight=False, markup=False, soft_wrap=True)
+        self.console = make_console(highlight=False, markup=False, soft_wrap=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -57,7 +57,7 @@ class RunConsole(Observer):
         c = self.config
         what = f", model {c.model}" if kind_of(c).uses_model else ""
         self.console.print(
-            f"Run {self.directory.name}: {c.algorithm} on {c.problem or c.dataset}{what} "
+            f"Run {self.directory.name}: {c.algorithm} on {subject(c)}{what} "
             f"({self.num_parameters:,} parameters), {c.num_clients} clients, "
             f"{c.clients_per_round} a round, {c.num_rounds} rounds, seed {c.seed}"
         )

@@ -1,7 +1,7 @@
 """The table of figures (metrics) that a round can have: behind `rounds.jsonl` and everything that shows one.
 
-A figure that is not in the table is shown too, under its own name, and more of it counts as better. A problem or an
-algorithm with figures of its own adds them with `declare`.
+A figure that is not in the table is shown too, under its own name, and more of it counts as better unless the name ends
+in loss, error, rmse or mae. A problem or an algorithm with figures of its own adds them with `declare`.
 """
 
 from collections.abc import Iterable
@@ -51,6 +51,10 @@ FIGURES = {
     figure.name: figure
     for figure in (
         Figure("test_accuracy", unit="fraction", format=".4f", in_console=True),
+        Figure("test_auc", "test AUC", format=".4f", in_console=True),
+        Figure("test_f1", "test F1", format=".4f", in_console=True),
+        Figure("test_rmse", "test RMSE", "lower", in_console=True),
+        Figure("test_mae", "test MAE", "lower", in_console=True),
         Figure("gap", better="lower", in_console=True),
         Figure("distance", better="lower", in_console=True),
         Figure("objective", better="lower"),
@@ -95,8 +99,9 @@ def declare(*figures: Figure) -> None:
 
 
 def find_figure(name: str) -> Figure:
-    """Return a figure; one that nobody declared has the defaults."""
-    return FIGURES.get(name) or Figure(name)
+    """Return a figure; of one that nobody declared, less is better if its name says that it is a loss or an error."""
+    lower = name.endswith(("loss", "error", "rmse", "mae"))
+    return FIGURES.get(name) or Figure(name, better="lower" if lower else "higher")
 
 
 def figures_of(source: str) -> list[Figure]:

@@ -47,6 +47,7 @@ from fedapp.manifest import (
     results_dir,
     run_path,
 )
+from fedapp.problems import subject
 from fedapp.progress import Progress, check_continuation, diverged_since, progress_of
 from fedapp.rounds_file import Record, RoundsFile, add_checks
 
@@ -59,6 +60,7 @@ class RunDirectory:
     def __init__(self, config: RunConfig) -> None:
         existing = _existing(config)
         self.path = existing or _create(config)
+        self._is_new = existing is None
         self._lock = self._locked(config, new=existing is None)
         try:
             found = identify(self.path) if existing else None
@@ -147,6 +149,11 @@ class RunDirectory:
             self._manifest = replace(self._manifest, model=arrays_digest(whole, {}))
             self._manifest.write(self.path)
             write_atomically(self.path / MODEL, lambda path: save_file(whole, path))
+
+    def discard(self) -> None:
+        """Remove the directory if this process made it and no round was recorded."""
+        if self._is_new and not self.has_rounds:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
         """Close the file of rounds, and unlock the directory."""
@@ -243,7 +250,7 @@ def _create(config: RunConfig) -> Path:
     parent = writable_directory("results-dir", results_dir(config))
     stamp = time.strftime("%Y%m%d-%H%M%S")
     algorithm = short(config.algorithm).lower()
-    name = config.run_name or f"{algorithm}-{short(config.problem or config.dataset)}-{stamp}"
+    name = config.run_name or f"{algorithm}-{short(subject(config))}-{stamp}"
     for number in itertools.count(1):
         path = parent / (name if number == 1 else f"{name}-{number}")
         try:

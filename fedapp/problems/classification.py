@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,8 @@ from fedapp.data import (
     ImageData,
     Partition,
     Shard,
+    configured_images,
     image_shape,
-    load_images,
     load_partition,
     load_shard,
 )
@@ -24,6 +25,7 @@ from fedapp.models.layout import Layout
 from fedapp.models.networks import layout_of, make_network, statistics
 from fedapp.models.outside import outside_model, seeded
 from fedapp.models.partial import select
+from fedapp.problems.measures import ClassMeasures
 from fedapp.problems.network import NetworkProblem
 from fedapp.problems.outline import Outline
 from fedapp.problems.problem import Batch, Problem, Rows
@@ -40,10 +42,11 @@ class Images(Problem):
         if shard:
             self.data, self.partition = load_shard(shard, config)
         else:
-            self.data = load_images(config.dataset, config.data_dir)
+            self.data = configured_images(config)
             there = len(self.data.train_labels)
             self.partition = load_partition(self.data, config) if there else None
         self.facts: Facts = self.data.facts
+        self._measures = ClassMeasures(config.metrics)
         device = torch.device(config.device)
         self._mean = torch.tensor(self.data.mean, device=device).view(-1, 1, 1)
         self._scale = 1 / torch.tensor(self.data.std, device=device).view(-1, 1, 1)
@@ -91,6 +94,14 @@ class Images(Problem):
         numbers = images.to(dtype=self._dtype, memory_format=torch.channels_last, copy=True)
         return numbers.sub_(self._mean).mul_(self._scale), labels
 
+    def metrics(self, outputs: Tensor, batch: Batch) -> dict[str, Any]:
+        """Return what the metrics need of a batch."""
+        return self._measures.of_batch(outputs, batch[-1])
+
+    def combine(self, parts: Sequence[dict[str, Any]], count: int) -> dict[str, float]:
+        """Return the metrics of all batches."""
+        return self._measures.combined(parts, count)
+
 
 class Classification(NetworkProblem):
     """The training of a network on images."""
@@ -122,14 +133,18 @@ class Classification(NetworkProblem):
 
 
 def outline(config: RunConfig) -> Outline:
-    """Return the size of the config's network, which gets no memory."""
+    """Return the size of the config's network, which gets no memory; if the network or the data are the user's, make it."""
+    if is_outside(config.model) or is_outside(config.dataset):
+        with seeded(torch_seed(config.seed, "model")):
+            network = Images(config).model()
+        select(network, config.trainable, config.lora)
+        return Outline(layout_of(network, config.model), _num_buffers(network), config.dtype)
     layout, num_buffers = _measure_network(
         config.dataset,
         config.data_dir,
         config.model,
         config.norm,
         config.table(VitKeys).image_size,
-        config.seed,
         config.trainable,
         config.lora,
     )
@@ -143,18 +158,16 @@ def _measure_network(
     model: str,
     norm: str,
     image_size: int,
-    seed: int,
     trainable: str,
     lora: LoraKeys,
 ) -> tuple[Layout, int]:
     """Return a network's layout, and the length of its statistics."""
     shape, num_classes = image_shape(dataset, data_dir)
-    if is_outside(model):  # it may not know how to be made without memory
-        with seeded(torch_seed(seed, "model")):
-            network = outside_model(model, load_images(dataset, data_dir).facts)
-    else:
-        with torch.device("meta"):
-            network = make_network(model, shape, num_classes, norm, 0, image_size)
+    with torch.device("meta"):
+        network = make_network(model, shape, num_classes, norm, 0, image_size)
     select(network, trainable, lora)
-    num_buffers = sum(buffers[name].numel() for buffers, name in statistics(network))
-    return layout_of(network, model), num_buffers
+    return layout_of(network, model), _num_buffers(network)
+
+
+def _num_buffers(network: nn.Module) -> int:
+    return sum(buffers[name].numel() for buffers, name in statistics(network))

@@ -21,16 +21,16 @@ def partition(
     output: Picture = Path("partition.png"),
 ) -> None:
     """Draw who holds which classes: one dot per client and class, its size by the count."""
-    from fedapp.data import load_images, load_partition
+    from fedapp.data import load_partition
     from fedapp.problems import kind_of
     from fedapp.report.partition import draw_partition
 
     _check_picture(output)
     run = read_config(presets or [], config or [])
     kind = kind_of(run)
-    if not kind.has_classes:
-        raise ConfigError(f"The {kind.name} problem has no classes: choose an image data set.")
-    data = load_images(run.dataset, run.data_dir)
+    if kind.data is None:
+        raise ConfigError(f"The {kind.name} problem has no classes: choose a data set of samples.")
+    data = kind.data(run)
     held = load_partition(data, run)
     counts = held.class_counts(data.train_labels, data.num_classes)
     draw_partition(counts, _division(run), output)
@@ -46,7 +46,7 @@ def _division(run: RunConfig) -> str:
     how = {
         "dirichlet": f"Dirichlet({run.partition_alpha:g})",
         "classes": f"{run.classes_per_client} classes per client",
-        "writer": "by writer",
+        "writer": f"by {run.group or 'writer'}",
         "iid": "i.i.d.",
     }[run.partition]
     return f"{run.dataset}, {how}, {run.num_clients} clients"
@@ -67,7 +67,7 @@ def similarity(
         raise ConfigError("Similarity is between clients: set num-clients to 2 or more.")
     cosines = cosine_similarities(make_problem(run), range(run.num_clients))
     kind = kind_of(run)
-    title = _division(run) if kind.has_classes else kind.name
+    title = _division(run) if kind.data else kind.name
     draw_similarities(cosines, title, output)
     pairs = cosines[~np.eye(len(cosines), dtype=bool)]
     typer.echo(
