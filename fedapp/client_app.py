@@ -18,7 +18,7 @@ from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts, Shard
 from fedapp.doors import identities
-from fedapp.errors import ConfigError, MissingWeightsError
+from fedapp.errors import ConfigError, MissingWeightsError, traceback_of
 from fedapp.files import writable_directory
 from fedapp.frozen import FrozenStore, LacksFrozenError, bring_up_to_date
 from fedapp.hosting import hosted_clients
@@ -27,7 +27,7 @@ from fedapp.models.keys import VitKeys
 from fedapp.models.outside import seeded
 from fedapp.parsing import parse_run_config
 from fedapp.privacy import budget, node_privacy
-from fedapp.problems import make_problem
+from fedapp.problems import make_problem, rehearse
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.randomness import torch_seed
 from fedapp.refusals import Reason, Refusal
@@ -86,10 +86,11 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
         except LacksFrozenError:
             report = replace(report, lacks_frozen=True)
         samples = sum(problem.objective(client).num_examples for client in hosted)
+        rehearse(config, problem, hosted[0], with_test_data=False)
         shown = node_privacy(config).shows_samples
         return replace(report, samples=samples if shown else None)
     except ConfigError as error:
-        log.error(str(error))
+        log.error("%s%s", error, traceback_of(error))
         return replace(report, problem=str(error))
     except Exception as error:
         log.exception("This node's data cannot be loaded")
@@ -121,7 +122,7 @@ def train(message: Message, context: Context) -> Message:
         privacy.demand(algorithm, problem)
         spent = privacy.charge(context, [c for c in invitation.accepted if c in hosted])
     except ConfigError as error:
-        log.error(str(error))
+        log.error("%s%s", error, traceback_of(error))
         failed = [Refusal(c, Reason.FAILED, str(error)) for c in invitation.accepted]
         wire.add_refusals(content, failed)
         return Message(content, reply_to=message)

@@ -145,20 +145,17 @@ class NetworkProblem:
         with user_code("model", self.config.model, "computing its outputs"):
             return self.problem.predict(module, batch)
 
-    @cached_property
-    def rehearsal(self) -> dict[str, float]:
-        """The metrics of a training step and an evaluation on one batch, which show errors before a run starts."""
-        x, _ = self.initial()
-        samples, statistics = self.objective(0), self.model.buffers.clone()
-        work = self.config.local_work
+    def rehearse(self, client: int, with_test_data: bool) -> None:
+        """Train and evaluate on one batch of a client, so that errors in a user's code show before a run starts."""
+        samples, statistics = self.objective(client), self.model.buffers.clone()
         with seeded(0):
-            batch = next(samples.batches(work, generator(0, "rehearsal")))
-            samples.loss_gradient(torch.tensor(x, device=self.device), batch)
+            batch = next(samples.batches(self.config.local_work, generator(0, "rehearsal")))
+            samples.loss_gradient(torch.tensor(self.initial()[0], device=self.device), batch)
             self.model.buffers.copy_(statistics)
-            if (test := self.problem.test_data()) is not None:
+            self.measure(samples.arrays, batch[:1])
+            if with_test_data and (test := self.problem.test_data()) is not None:
                 data = as_rows(test, "The test data")
-                return self.measure(data.arrays, data.rows[:1])
-            return self.measure(samples.arrays, batch[:1])
+                self.measure(data.arrays, data.rows[:1])
 
     def _load(self, x: Vector, buffers: Vector) -> None:
         self.model.bind(torch.tensor(x, device=self.device))

@@ -37,6 +37,11 @@ def frozen(facts: Facts) -> nn.Module:
 class ManyBuffers(nn.Module):
     """Statistics, whole numbers, truth values, and tables that a state dict leaves out."""
 
+    order: Tensor
+    kept: Tensor
+    table: Tensor
+    turn: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
@@ -64,6 +69,8 @@ class ManyBuffers(nn.Module):
 class Assigned(nn.Module):
     """A running mean that is assigned, not changed in place."""
 
+    mean: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.out = nn.Linear(PIXELS, CLASSES)
@@ -78,6 +85,8 @@ class Assigned(nn.Module):
 
 class Centre(nn.Module):
     """Subtracts a running mean."""
+
+    mean: Tensor
 
     def __init__(self, mean: Tensor) -> None:
         super().__init__()
@@ -115,6 +124,9 @@ class Masked(nn.Module):
 
 class Counting(nn.Module):
     """A network that trains differently with every batch that it has seen."""
+
+    seen: Tensor
+    steps: Tensor
 
     def __init__(self) -> None:
         super().__init__()

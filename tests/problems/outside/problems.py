@@ -24,7 +24,7 @@ class TwoInputs(nn.Module):
         return self.out(torch.cat([self.words(words), numbers], 1))[:, 0]  # type: ignore[no-any-return]
 
 
-def samples(client: int, count: int) -> Data:
+def samples(client: int, count: int) -> tuple[Any, Any, Tensor]:
     """Draw a client's words, numbers and prices; types are as users have them."""
     rng = np.random.default_rng(client)
     words, numbers = rng.integers(0, 20, (count, 5)), rng.standard_normal((count, 3))
