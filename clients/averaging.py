@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 class FedAvgClient(Client):
-    """tau steps of SGD."""
+    """tau local steps."""
 
     def update(self, x: Tensor) -> dict[str, Tensor]:
         """Descend on f_i from x."""
         y = x.clone()
         for batch in self.batches():
-            y.sub_(self.gradient(y, batch), alpha=self.lr)
+            y.sub_(self.direction(self.gradient(y, batch)), alpha=self.lr)
         return {"u": x - y}
 
 
 class FedProxClient(Client):
-    """tau steps of SGD, held back towards x."""
+    """tau local steps, held back towards x."""
 
     options: "FedProxOptions"
 
@@ -30,5 +30,5 @@ class FedProxClient(Client):
         """Descend on f_i(y) + mu/2 |y - x|^2 from x."""
         y, mu = x.clone(), self.options.mu
         for batch in self.batches():
-            y -= self.lr * (self.gradient(y, batch) + mu * (y - x))
+            y -= self.lr * self.direction(self.gradient(y, batch) + mu * (y - x))
         return {"u": x - y}

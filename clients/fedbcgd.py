@@ -44,6 +44,7 @@ class FedBCGDPlusClient(BlockClient):
     """Variance-reduced local steps, corrected by c - c_i."""
 
     sends = ("u", "dc")
+    clips_direction = True  # clipped one by one, its gradients would be a biased estimate
 
     def update(self, x: Tensor, c: Tensor, block: Tensor) -> dict[str, Tensor]:
         """Step along g(y) - g(x; same batch) + G_i(x) - c_i + c, then c_i <- G_i(x)."""
@@ -53,7 +54,7 @@ class FedBCGDPlusClient(BlockClient):
         shift = G - c_i + c
         for batch in self.batches():
             direction = self.gradient(y, batch) + shift
-            y -= self.lr * (direction - self.gradient_aside(x, batch))
+            y -= self.lr * self.clipped(direction - self.gradient_aside(x, batch))
         dc = self.send("dc", self.of(G - c_i), feedback=False)
         if self.options.control == "printed":
             self.state["c_i"] = G

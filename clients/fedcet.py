@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def largest_gain(config: RunConfig) -> float:
     """Return what c must stay below: 2/((tau + 3) alpha)."""
-    return 2 / ((config.local_steps + 3) * config.lr_at(1))
+    return 2 / ((config.local_steps + 3) * config.largest_lr)
 
 
 def exchange_gain(c: float, config: RunConfig) -> float:

@@ -21,7 +21,7 @@ class FedDynClient(Client):
         y, alpha = x.clone(), self.options.alpha
         h_i = self.state.get("h_i", torch.zeros_like(x))
         for batch in self.batches():
-            y -= self.lr * (self.gradient(y, batch) - h_i + alpha * (y - x))
+            y -= self.lr * self.direction(self.gradient(y, batch) - h_i + alpha * (y - x))
         u = self.send("u", x - y)
         self.state["h_i"] = h_i + alpha * u
         return {"u": u}

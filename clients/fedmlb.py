@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FedMLBClient(NetworkClient):
-    """SGD on the local network's loss and on those of paths that end in the received network's blocks."""
+    """Local steps on the local network's loss and on those of paths that end in the received network's blocks."""
 
     options: "Options"
 
@@ -43,7 +43,7 @@ class FedMLBClient(NetworkClient):
             return total
 
         for batch in self.batches():
-            y.sub_(self.gradient(y, batch, loss), alpha=self.lr)
+            y.sub_(self.direction(self.gradient(y, batch, loss)), alpha=self.lr)
         return {"u": x - y}
 
     def _divergence(self, path: Tensor, main: Tensor) -> Tensor:

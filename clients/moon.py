@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MOONClient(NetworkClient):
-    """SGD on CE + mu l_con, which draws the representation towards x's, away from its own last one."""
+    """Local steps on CE + mu l_con, which draws the representation towards x's, away from its own last one."""
 
     options: "Options"
 
@@ -41,6 +41,6 @@ class MOONClient(NetworkClient):
                 l_con = -F.log_softmax(torch.stack(similar), dim=0)[0].mean()
                 return self.objective.criterion(network.head(z), samples) + mu * l_con
 
-            y.sub_(self.gradient(y, batch, loss), alpha=self.lr)
+            y.sub_(self.direction(self.gradient(y, batch, loss)), alpha=self.lr)
         self.state["y"] = y
         return {"u": x - y}

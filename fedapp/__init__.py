@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedapp.algorithm import Algorithm as Algorithm
     from fedapp.algorithm import Needs as Needs
+    from fedapp.api import RunResult as RunResult
+    from fedapp.api import SweepResult as SweepResult
+    from fedapp.api import run as run
+    from fedapp.api import sweep as sweep
     from fedapp.building import make_strategy as make_strategy
     from fedapp.client import Client as Client
+    from fedapp.client_app import make_client_app as make_client_app
     from fedapp.compression import Compressor as Compressor
     from fedapp.config import RunConfig as RunConfig
     from fedapp.data import Facts as Facts
@@ -42,10 +47,15 @@ _PLACES = {
     "Problem": "fedapp.problems.problem",
     "Rows": "fedapp.problems.problem",
     "RunConfig": "fedapp.config",
+    "RunResult": "fedapp.api",
+    "SweepResult": "fedapp.api",
     "Table": "fedapp.tables",
     "Update": "fedapp.wire",
+    "make_client_app": "fedapp.client_app",
     "make_problem": "fedapp.problems",
     "make_strategy": "fedapp.building",
+    "run": "fedapp.api",
+    "sweep": "fedapp.api",
 }
 __all__ = sorted([*_PLACES, "__version__"])
 

@@ -33,6 +33,8 @@ class Needs:
     classes: bool = False  # the method compares distributions over classes
     unbiased_compressor: bool = False
     no_error_feedback: str = ""
+    plain_sgd: str = ""  # no other client-optimizer
+    no_clipping: str = ""
     low_variance: bool = False  # the compression error is fed back
     no_second_feedback: bool = False  # tracking makes up for a biased compressor already
 
@@ -61,6 +63,10 @@ class Needs:
             )
         if self.no_error_feedback and config.error_feedback:
             raise ConfigError(f"{self.no_error_feedback}: set error-feedback = false.")
+        if self.plain_sgd and config.client_optimizer != "sgd":
+            raise ConfigError(f'{self.plain_sgd}: set client-optimizer = "sgd".')
+        if self.no_clipping and config.clip_gradient:
+            raise ConfigError(f"{self.no_clipping}: set clip-gradient = 0.")
 
     def in_words(self) -> list[str]:
         """Return the needs as a list for people."""
@@ -74,6 +80,8 @@ class Needs:
             "classes": self.classes,
             "an unbiased compressor": self.unbiased_compressor,
             "no error feedback": self.no_error_feedback,
+            "plain SGD": self.plain_sgd,
+            "no gradient clipping": self.no_clipping,
         }
         return [word for word, needed in words.items() if needed]
 
@@ -126,8 +134,8 @@ class Algorithm:
         return bool(self.options.model_fields)
 
     def keeps_state(self, config: RunConfig) -> bool:
-        """Return whether clients remember something between rounds, be it for error feedback."""
-        return self.stateful or config.error_feedback
+        """Return whether clients remember something between rounds, be it for error feedback or their optimizer."""
+        return self.stateful or config.error_feedback or config.keeps_optimizer
 
     def keys(self) -> dict[str, Value]:
         """Return the config keys that it reads beside those of every run, with their defaults."""

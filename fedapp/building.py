@@ -1,13 +1,16 @@
 """From a config and a problem to a strategy: first the checks, then the construction."""
 
+from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 from fedapp import aggregation
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.keywords import as_config
 from fedapp.ledger import Place
 from fedapp.privacy import node_privacy, server_privacy
-from fedapp.problems import kind_of
+from fedapp.problems import kind_of, make_problem
 from fedapp.problems.protocols import Start
 from fedapp.registry import find_algorithm, find_compressor
 from fedapp.strategy import FederatedStrategy
@@ -37,6 +40,11 @@ def check(config: RunConfig, problem: Start) -> None:
             f"{config.model} has a regulariser of its own, and weight-decay would move the optimum that "
             f"`gap` counts from: set weight-decay = 0, and {kind.regularizer}."
         )
+    no_images = problem.facts is not None and len(problem.facts.shape) != 3
+    if config.augmentation != "none" and (no_images or not kind.is_network):
+        raise ConfigError(
+            f'augmentation = "{config.augmentation}" is for networks that are trained on images: set augmentation = "none".'
+        )
     mean_rule = algorithm.strategy.rule_is_a_mean
     aggregation.check(config, mean_rule)
     _, buffers = problem.initial()
@@ -47,9 +55,11 @@ def check(config: RunConfig, problem: Start) -> None:
 
 
 def make_strategy(
-    config: RunConfig, problem: Start, place: Place | None = None
+    config: RunConfig | Mapping[str, Any], problem: Start | None = None, place: Place | None = None
 ) -> FederatedStrategy[Any]:
-    """Return the config's algorithm on the server's side, at the problem's start."""
+    """Return the algorithm of a config, or of a dict of its keys, on the server's side, at the problem's start."""
+    config = as_config(config)
+    problem = problem or make_problem(config)
     check(config, problem)
     algorithm = find_algorithm(config.algorithm)
     return algorithm.strategy(
@@ -59,7 +69,7 @@ def make_strategy(
         compressor=find_compressor(config, problem.layout.tensors),
         layout=problem.layout,
         facts=problem.facts,
-        place=place,
+        place=place or Place(f"run-{uuid4().hex[:8]}", config.state_dir),
     )
 
 

@@ -137,6 +137,9 @@ for command in (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (by default this process's) and return its exit code; what a user can fix is one sentence."""
+    # What a user brings lies beside the current directory, as with `python -m`; last, so that it hides nothing of ours.
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.append(str(Path.cwd()))
     try:
         app(arguments, prog_name="fedapp")
     except SystemExit as ended:  # typer ends every command so

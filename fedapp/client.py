@@ -12,6 +12,8 @@ from torch import Tensor
 
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
+from fedapp.optimizers import clip_, make_optimizer
 from fedapp.privacy import node_privacy
 from fedapp.problems.protocols import Loss, NetworkObjective, Objective
 from fedapp.randomness import generator
@@ -30,6 +32,9 @@ class Client(NumPyClient):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("u",)
+    clips_direction: ClassVar[bool] = (
+        False  # instead of every gradient; `update` then calls `clipped`
+    )
     options: Table  # an algorithm with keys of its own says of which type
 
     def __init__(
@@ -55,6 +60,7 @@ class Client(NumPyClient):
         self.round, self.lr = round_, self.config.lr_at(round_)
         self.steps = 0  # tau, as it turned out
         self.losses: list[Tensor] = []
+        self.optimizer = make_optimizer(self.config, self.state)
         self.uplink = Uplink(self.config, round_, self.client, self.state, compressor, self.privacy)
 
     @property
@@ -82,21 +88,32 @@ class Client(NumPyClient):
         return [self.state[name] for name in names]
 
     def gradient(self, y: Tensor, batch: Any) -> Tensor:
-        """Return g(y), weight decay included; the next call overwrites it."""
+        """Return g(y), clipped, weight decay included; the next call overwrites it."""
         loss, g = self.objective.loss_gradient(y, batch)
         self.losses.append(loss)
-        return self._decayed(g, y)
+        return self._bounded(g, y)
 
     def gradient_aside(self, y: Tensor, batch: Any) -> Tensor:
         """Return g(y) at a point that is not trained: neither its loss nor its statistics count."""
         statistics = self.objective.buffers.clone()
-        g = self._decayed(self.objective.loss_gradient(y, batch)[1], y)
+        g = self._bounded(self.objective.loss_gradient(y, batch)[1], y)
         self.objective.buffers.copy_(statistics)
         return g
 
     def full_gradient(self, y: Tensor) -> Tensor:
-        """Return G_i(y), weight decay included."""
+        """Return G_i(y), weight decay included; it is never clipped."""
         return self._decayed(self.objective.full_gradient(y), y)
+
+    def direction(self, g: Tensor) -> Tensor:
+        """Return where to step from a gradient g: g itself with SGD, what the optimizer makes of it otherwise."""
+        return self.optimizer.direction(g)
+
+    def clipped(self, g: Tensor) -> Tensor:
+        """Shorten g to `clip-gradient` if it is longer, in place."""
+        return clip_(g, self.config.clip_gradient)
+
+    def _bounded(self, g: Tensor, y: Tensor) -> Tensor:
+        return self._decayed(g if self.clips_direction else self.clipped(g), y)
 
     def _decayed(self, g: Tensor, y: Tensor) -> Tensor:
         return g.add_(y, alpha=self.config.weight_decay) if self.config.weight_decay else g
@@ -111,6 +128,7 @@ class Client(NumPyClient):
         device = self.objective.buffers.device
         self.objective.buffers.copy_(torch.tensor(buffers, device=device))
         result = self.update(**{n: torch.tensor(a, device=device) for n, a in received.items()})
+        self._demand_optimizer()
         for name in self.sends:
             if name not in self.uplink.arrays:
                 self.send(name, result[name])
@@ -119,6 +137,14 @@ class Client(NumPyClient):
         arrays["buffers"] = self.objective.buffers.clone().cpu().numpy()
         loss = float(torch.stack(self.losses).mean()) if self.losses else 0.0
         return Update(self.client, arrays, self.objective.num_examples, self.steps, loss)
+
+    def _demand_optimizer(self) -> None:
+        """Raise ConfigError if `update` took steps that are not those of the config's optimizer."""
+        if self.config.client_optimizer != "sgd" and self.steps and not self.optimizer.used:
+            raise ConfigError(
+                f"{self.config.algorithm}'s clients take plain steps only (they do not call self.direction): set "
+                'client-optimizer = "sgd".'
+            )
 
     def fit(
         self, parameters: Sequence[NDArray[Any]], config: dict[str, Any]
@@ -151,4 +177,4 @@ class NetworkClient(Client):
         """Return the gradient of `loss`; without one, of the cross-entropy."""
         value, g = self.objective.loss_gradient(y, batch, loss)
         self.losses.append(value)
-        return self._decayed(g, y)
+        return self._bounded(g, y)

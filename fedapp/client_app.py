@@ -1,6 +1,7 @@
 """The ClientApp: from a message to the clients that this node hosts, and back."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedapp.doors import identities
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory
 from fedapp.hosting import hosted_clients
+from fedapp.keywords import as_config
 from fedapp.models.outside import seeded
 from fedapp.parsing import parse_run_config
 from fedapp.privacy import budget, node_privacy
@@ -124,6 +126,27 @@ def train(message: Message, context: Context) -> Message:
             refusals.append(privacy.refusal(client, error))
     wire.add_refusals(content, refusals)
     return Message(content, reply_to=message)
+
+
+class _BoundClientApp(ClientApp):
+    """The ClientApp with a config of its own, whatever the run's is."""
+
+    def __init__(self, run_config: dict[str, Value]) -> None:
+        super().__init__()
+        self._run_config = run_config
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Serve a message; the state is that of the node's own Context."""
+        return app(message, replace(context, run_config=self._run_config))
+
+
+def make_client_app(config: RunConfig | Mapping[str, Any]) -> ClientApp:
+    """Return a ClientApp for a config, or a dict of its keys: for the strategy of `make_strategy` in another Flower app.
+
+    It does not read the other app's run config. Each node says in its own config which clients it hosts, as Flower's
+    simulation does for its nodes.
+    """
+    return _BoundClientApp(as_config(config).flat())
 
 
 def _config(context: Context) -> RunConfig:

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from fedapp.doors import is_outside
 from fedapp.names import is_file_name
 from fedapp.tables import T, Table, Value, full_path
+from fedapp.trackers import TRACKERS
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,27 @@ class TimeKeys(Table):
     )
 
 
+class OptimizerKeys(Table):
+    """The clients' optimizer."""
+
+    momentum: float = Field(
+        0.9, ge=0, lt=1, description='client-optimizer = "momentum": weight of earlier gradients'
+    )
+    beta1: float = Field(
+        0.9, ge=0, lt=1, description='client-optimizer = "adam": decay of the mean gradient'
+    )
+    beta2: float = Field(
+        0.999, ge=0, lt=1, description='client-optimizer = "adam": decay of the mean square'
+    )
+    eps: float = Field(
+        1e-8, gt=0, description='client-optimizer = "adam": added to the root of the mean square'
+    )
+    state: Literal["reset", "keep"] = Field(
+        "reset",
+        description='momentum and adam begin every round anew: "reset"; or each client keeps its own until its next round: "keep"',
+    )
+
+
 class RunConfig(Table):
     """Everything that decides what a run computes and where it leaves it."""
 
@@ -120,6 +142,20 @@ class RunConfig(Table):
         description='in round k + 1: "constant"; "exponential": lr * lr-decay^k; "inverse": lr / (k tau + 1); "inverse-sqrt": lr / sqrt(num-rounds tau)',
     )
     lr_decay: float = Field(0.998, gt=0, le=1, description="see lr-schedule")
+    warmup_rounds: int = Field(
+        0,
+        ge=0,
+        description="the first W rounds use 1/(W + 1), 2/(W + 1), ... of the step size that lr-schedule gives; 0: none",
+    )
+    client_optimizer: Literal["sgd", "momentum", "adam"] = Field(
+        "sgd",
+        description='local steps: "sgd", or, where the algorithm allows it, "momentum" or "adam": see docs/training.md',
+    )
+    clip_gradient: float = Field(
+        0.0,
+        ge=0,
+        description="largest Euclidean norm of a local mini-batch gradient, before weight decay; 0: no limit",
+    )
     weight_decay: float = Field(
         0.0, ge=0, description="added, times the model, to every local gradient"
     )
@@ -219,6 +255,10 @@ class RunConfig(Table):
         0.5, gt=0, description="concentration of the Dirichlet partition: smaller is more uneven"
     )
     classes_per_client: int = Field(2, ge=1, description="of the classes partition")
+    augmentation: Literal["none", "crop-flip", "resize-crop", "random-resized-crop"] = Field(
+        "none",
+        description='of training images: "none"; "crop-flip": shifted by up to 4 pixels, half of them mirrored; "resize-crop": a window of the image enlarged by 8/7; "random-resized-crop": a part of any size, enlarged',
+    )
     model: str = Field(
         "mlp-200",
         description='"logreg", "mlp-<width>-<width>-...", "lenet5", "vgg11", "vgg19", "resnet18", "resnet20", "vit-base"; of texts "bag", "gru", "transformer"; two classes: "logistic", "sigmoid-erm"',
@@ -262,10 +302,11 @@ class RunConfig(Table):
         "",
         description="directory of this run's results; empty: made from algorithm, data set and time",
     )
-    tensorboard: bool = Field(
-        False,
-        description="log the figures for TensorBoard too, in the run's directory; needs the extra `tensorboard`",
+    tracker: str = Field(
+        "",
+        description='where to log config, figures, model and report too: "wandb", "mlflow", "tensorboard", or several separated by spaces; each needs the extra of its name',
     )
+    tensorboard: bool = Field(False, description='the same as tracker = "tensorboard"')
     state_dir: str = Field(
         "",
         description="directory for what clients remember between rounds; empty: kept with the node",
@@ -309,6 +350,7 @@ class RunConfig(Table):
         description='keys that pyproject.toml does not declare, such as those of your own algorithm: "key=value key=value"',
     )
 
+    optimizer: OptimizerKeys = OptimizerKeys()
     time: TimeKeys = TimeKeys()
     dp: DpKeys = DpKeys()
 
@@ -330,6 +372,13 @@ class RunConfig(Table):
                 "should be a name that every system takes: no '.' at its end, and no device such as CON, NUL or COM1"
             )
         return name
+
+    @field_validator("tracker")
+    @classmethod
+    def _are_trackers(cls, names: str) -> str:
+        if not set(names.split()) <= TRACKERS.keys():
+            raise ValueError(f"should be made of {', '.join(TRACKERS)}, separated by spaces")
+        return names
 
     @field_validator("node_partitions")
     @classmethod
@@ -379,6 +428,12 @@ class RunConfig(Table):
         return _partitions(self.node_partitions)
 
     @property
+    def trackers(self) -> list[str]:
+        """The names of the trackers of experiments, each once."""
+        older = ["tensorboard"] if self.tensorboard else []
+        return list(dict.fromkeys(self.tracker.split() + older))
+
+    @property
     def local_work(self) -> LocalWork:
         """What a client does in a round."""
         return LocalWork(self.local_steps, self.local_epochs, self.batch_size)
@@ -392,7 +447,19 @@ class RunConfig(Table):
             "inverse": 1 / (k * tau + 1),  # FedPAQ, theorem 1: lr = 4/mu
             "inverse-sqrt": (self.num_rounds * tau) ** -0.5,  # FedPAQ, theorem 2: lr = 1/L
         }
-        return self.lr * factors[self.lr_schedule]
+        warmth = min(1.0, round_ / (self.warmup_rounds + 1))
+        return self.lr * factors[self.lr_schedule] * warmth
+
+    @property
+    def largest_lr(self) -> float:
+        """The largest local step size of all rounds: no schedule grows after the warm-up."""
+        last = min(self.warmup_rounds + 1, self.num_rounds)
+        return max(self.lr_at(round_) for round_ in range(1, last + 1))
+
+    @property
+    def keeps_optimizer(self) -> bool:
+        """Whether each client keeps the state of its optimizer from round to round."""
+        return self.client_optimizer != "sgd" and self.optimizer.state == "keep"
 
     def flat(self) -> dict[str, Value]:
         """Return the config as Flower writes it: one level, kebab-case, dotted tables."""

@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -15,6 +14,7 @@ from fedapp.hosting import Hosting
 from fedapp.observers import Observer
 from fedapp.problems import kind_of, subject
 from fedapp.rounds_file import Record
+from fedapp.terminal import make_console
 from fedapp.traffic import human_bytes
 
 MOST_NODES = 50  # that are shown one by one
@@ -35,7 +35,7 @@ class RunConsole(Observer):
         self.config, self.directory, self.num_parameters = config, directory, num_parameters
         self.notes, self.attendance = notes, attendance
         self.hosting: Hosting | None = None
-        self.console = Console(highlight=False, markup=False, soft_wrap=True)
+        self.console = make_console(highlight=False, markup=False, soft_wrap=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

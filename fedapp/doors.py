@@ -6,7 +6,7 @@ the current directory, or from an installed package.
 
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import Parameter, signature
 from typing import Any
@@ -24,7 +24,9 @@ def is_outside(name: str) -> bool:
 
 def short(name: str) -> str:
     """Return what people call a thing by: the last part of its name."""
-    return re.split(r"[:/.]", name)[-1] if is_outside(name) or "/" in name else name
+    if not is_outside(name) and "/" not in name:
+        return name
+    return re.split(r"[:/.]", name)[-1].replace("<lambda>", "lambda")
 
 
 def name_of(value: object) -> str:
@@ -43,6 +45,11 @@ def name_of(value: object) -> str:
 def given() -> dict[str, object]:
     """Return the objects that were given in Python, by name."""
     return dict(_given)
+
+
+def given_for(values: Collection[object]) -> dict[str, object]:
+    """Return those objects that some values of a config name: what other processes need for its run."""
+    return {name: value for name, value in _given.items() if name in values}
 
 
 def register(objects: Mapping[str, object]) -> None:
@@ -99,7 +106,7 @@ def user_code(key: str, name: str, doing: str) -> Iterator[None]:
 
 
 def call_with(function: Callable[..., Any], *offered: object) -> Any:
-    """Call a function with as many of the offered arguments as it takes by position."""
+    """Call a function with as many of the offered arguments as it needs: parameters with a default keep that."""
     try:
         parameters = signature(function).parameters.values()
     except (TypeError, ValueError):  # a built-in
@@ -107,4 +114,5 @@ def call_with(function: Callable[..., Any], *offered: object) -> Any:
     if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
         return function(*offered)
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    return function(*offered[: sum(p.kind in positional for p in parameters)])
+    needed = sum(p.kind in positional and p.default is Parameter.empty for p in parameters)
+    return function(*offered[:needed])

@@ -34,6 +34,7 @@ FORMAT = "fedapp run 2"
 # The files of a run's directory:
 CONFIG, ROUNDS, MODEL, LOCK = "config.json", "rounds.jsonl", "model.safetensors", ".lock"
 DIVERGED = "diverged.txt"
+TRACKERS_FILE = "trackers.json"  # the run's ids at trackers of experiments
 CHECKPOINTS = "checkpoint"
 PARTIAL = ".partial-"  # in the name of a directory that was set aside
 

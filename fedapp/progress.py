@@ -28,7 +28,7 @@ log = logging.getLogger("flwr")
 # What may change when a run continues: how long and where it runs, but not what it computes.
 MAY_CHANGE = {
     "num-rounds", "target-accuracy", "eval-every", "eval-train", "checkpoint-every", "resume", "run-name",
-    "results-dir", "data-dir", "state-dir", "on-lost-state", "tensorboard", "device", "round-timeout", "node-timeout", "min-clients",
+    "results-dir", "data-dir", "state-dir", "on-lost-state", "tensorboard", "tracker", "device", "round-timeout", "node-timeout", "min-clients",
     "dp.max-epsilon", "max-update-ratio", "require-all-clients", "node-partitions",
 }  # fmt: skip
 

@@ -9,7 +9,6 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.superlink.grid import HttpGrid
 
-from fedapp import wire
 from fedapp.config import RunConfig
 from fedapp.figures import COLUMNS, FIGURES
 from fedapp.observers import Observer, ending
@@ -17,7 +16,6 @@ from fedapp.problems.protocols import FederatedProblem
 from fedapp.rounds_file import Record
 from fedapp.strategy import FederatedStrategy
 from fedapp.threads import one_thread
-from fedapp.waiting import wait_for_all
 
 log = logging.getLogger("flwr")
 
@@ -35,7 +33,7 @@ def run_rounds(
     with ending(observers):
         for observer in observers:
             observer.on_start()
-        _meet_nodes(grid, strategy, config, observers)
+        _meet_nodes(grid, strategy, observers)
         arrays = strategy.arrays()
         for round_ in range(done + 1, config.num_rounds + 1):
             started = time.perf_counter()
@@ -53,19 +51,12 @@ def run_rounds(
 
 
 def _meet_nodes(
-    grid: Grid, strategy: FederatedStrategy[Any], config: RunConfig, observers: Sequence[Observer]
+    grid: Grid, strategy: FederatedStrategy[Any], observers: Sequence[Observer]
 ) -> None:
     """Wait until nodes host enough clients to start."""
     deployed = isinstance(grid, HttpGrid)
     try:
-        wait_for_all(
-            strategy.hosting,
-            grid,
-            config.node_timeout,
-            max(strategy.min_clients, 1),
-            config.require_all_clients,
-            {"shared-data": deployed, **wire.facts_head(strategy.facts)},
-        )
+        strategy.wait_for_nodes(grid, deployed)
     finally:
         for observer in observers:
             observer.on_nodes(strategy.hosting, deployed)

@@ -60,6 +60,7 @@ class RunDirectory:
     def __init__(self, config: RunConfig) -> None:
         existing = _existing(config)
         self.path = existing or _create(config)
+        self._is_new = existing is None
         self._lock = self._locked(config, new=existing is None)
         try:
             found = identify(self.path) if existing else None
@@ -148,6 +149,11 @@ class RunDirectory:
             self._manifest = replace(self._manifest, model=arrays_digest(whole, {}))
             self._manifest.write(self.path)
             write_atomically(self.path / MODEL, lambda path: save_file(whole, path))
+
+    def discard(self) -> None:
+        """Remove the directory if this process made it and no round was recorded."""
+        if self._is_new and not self.has_rounds:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
         """Close the file of rounds, and unlock the directory."""

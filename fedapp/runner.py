@@ -1,6 +1,6 @@
 """What `fedapp run` does: run presets and sweeps on one engine, without a SuperLink.
 
-Each preset is one run, or several if it has a table [sweep] (see fedapp/sweep.py). Runs of a sweep that are complete
+Each preset is one run, or several if it has a table [sweep] (see fedapp/sweeps.py). Runs of a sweep that are complete
 already are skipped. Exit codes: 0 if all went well; 1 if a run could not finish, or its directory holds a run with
 another config; 2 if the config is invalid; 130 after Ctrl-C or SIGTERM.
 """
@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from fedapp.errors import ConfigError, RunError, traceback_of
 from fedapp.figures import find_figure, ranked
 from fedapp.names import did_you_mean, one_line
 from fedapp.report.outcome import Tally, show_outcome
-from fedapp.sweep import PlannedRun, read_runs
+from fedapp.sweeps import PlannedRun, read_runs
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -55,8 +56,8 @@ class EngineChoice:
                 workers, config.flat(), lambda c: work.samples(problem.objective(c).num_examples)
             )
 
-        with RayWorkers(self.workers, self.address) as workers:
-            _take_sigterm_as_ctrl_c()  # Ray has set its own handler
+        # In this order: Ray sets its own handler of SIGTERM.
+        with RayWorkers(self.workers, self.address) as workers, sigterm_as_ctrl_c():
             yield ray_grid
 
 
@@ -82,7 +83,7 @@ class Runner:
     ) -> Self:
         """Read and check the config of every run; without a preset, there is one run with the defaults."""
         found = [run for preset in presets for run in read_runs(preset)] or [PlannedRun("", {})]
-        planned = tuple((run, _config(run, assignments, out)) for run in found)
+        planned = tuple((run, planned_config(run, assignments, out)) for run in found)
         known = planned[0][1].flat()
         for key in per:
             if key not in known:
@@ -96,19 +97,18 @@ class Runner:
 
     def show_plan(self) -> None:
         """Check all runs, and print what they would send and receive."""
-        from rich.console import Console
-
         from fedapp.parallel import silence
         from fedapp.plan import plan
+        from fedapp.terminal import make_console
 
         with silence():
             common, table = plan(self.configs)
         print(common)
-        Console(width=None if sys.stdout.isatty() else 160).print(table)
+        make_console(width=None if sys.stdout.isatty() else 160).print(table)
         print("Nothing was run. Bytes are of all the clients of a round, nominal where compressed.")
 
-    def run(self, engine: EngineChoice) -> int:
-        """Run everything, and return the exit code."""
+    def run(self, engine: EngineChoice) -> Tally:
+        """Run everything, and return how the runs ended."""
         from fedapp.problems import make_problem
 
         tally = Tally()
@@ -120,7 +120,7 @@ class Runner:
             if not (plan.name and config.run_name in tally.refused)
         ]
         if not left:
-            return tally.code
+            return tally
         # What is wrong with the data is told before an engine starts.
         make_problem(left[0][1]).objective(0)
         if engine.inline and engine.workers > 1 and all(plan.name for plan, _ in left):
@@ -132,28 +132,27 @@ class Runner:
         if len(swept) > 1:
             started = [config for config in swept if config.run_name not in tally.refused]
             show_outcome(started, self.best_by, self.per, tally)
-        return tally.code
+        return tally
 
 
 def run_command(read: Callable[[], Runner], engine: EngineChoice, dry_run: bool) -> int:
     """Read what is to be run, run it or show what it would cost, and return the exit code."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    before = signal.getsignal(signal.SIGTERM)
-    _take_sigterm_as_ctrl_c()
     try:
-        runner = read()
-        if not dry_run:
-            return runner.run(engine)
-        runner.show_plan()
-        return 0
+        with sigterm_as_ctrl_c():
+            runner = read()
+            if not dry_run:
+                return runner.run(engine).code
+            runner.show_plan()
+            return 0
     except KeyboardInterrupt:
         print("Interrupted; the rounds so far are saved.", file=sys.stderr)
         return 130
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def _config(run: PlannedRun, assignments: Sequence[str], out: Path | None) -> RunConfig:
+def planned_config(
+    run: PlannedRun, assignments: Sequence[str] = (), out: Path | None = None
+) -> RunConfig:
     """Read and check one run's config."""
     from fedapp.parsing import parse_run_config
     from fedapp.registry import find_algorithm
@@ -173,9 +172,20 @@ def _config(run: PlannedRun, assignments: Sequence[str], out: Path | None) -> Ru
     return config
 
 
-def _take_sigterm_as_ctrl_c() -> None:
-    """Have SIGTERM save the rounds so far: batch systems and containers end their jobs with it."""
-    signal.signal(signal.SIGTERM, _interrupt)
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Have SIGTERM save the rounds so far while this context is open: batch systems and containers end their jobs with it.
+
+    Only the main thread may change what signals do; elsewhere they stay as they are.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

@@ -1,6 +1,7 @@
 """The ServerApp: from a config to a problem, a strategy, observers and rounds."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -13,7 +14,7 @@ from fedapp.checkpoint import Checkpoints, CheckpointWriter
 from fedapp.config import RunConfig
 from fedapp.console import RunConsole
 from fedapp.engine.pulling import pull_one_by_one
-from fedapp.errors import log_as_one_sentence
+from fedapp.errors import ConfigError, log_as_one_sentence
 from fedapp.files import writable_directory
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.parsing import parse_run_config
@@ -21,11 +22,12 @@ from fedapp.problems import make_problem
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.progress import Progress
 from fedapp.registry import find_algorithm
-from fedapp.report.tensorboard import TensorBoardLog, writer_type
 from fedapp.rounds import run_rounds
+from fedapp.rounds_file import read_rounds
 from fedapp.run_directory import RunDirectory
 from fedapp.stopping import saved_before_exit
 from fedapp.strategy import FederatedStrategy
+from fedapp.trackers.log import TrackerLog, find_trackers, start_trackers
 from fedapp.workspace import Workspace
 
 log = logging.getLogger("flwr")
@@ -74,8 +76,13 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
             notes.append(f"Continuing after round {done}." if done else "Beginning at round 1.")
         _keep_privacy(strategy, directory, has_rounds)
         notes += strategy.privacy.notes(config.num_rounds - done)
+        trackers = _start_trackers(config, directory, done)
+        notes += [tracker.note for tracker in trackers]
+        if config.tensorboard:
+            notes.append('tensorboard = true still works; it is now tracker = "tensorboard".')
         console = RunConsole(config, directory.path, size, notes, attendance)
-        observers = _observers(config, problem, strategy, directory, checkpoints, console)
+        shown_by = [console, *trackers]
+        observers = _observers(config, problem, strategy, directory, checkpoints, shown_by)
         with closing(run_rounds(grid, strategy, problem, config, done, observers)) as rounds:
             for _ in rounds:
                 pass  # the observers show and save it
@@ -90,8 +97,7 @@ def _prepare_grid(grid: Grid, config: RunConfig, problem: FederatedProblem) -> N
         problem.objective(0)
         if config.state_dir:
             writable_directory("state-dir", config.state_dir)
-    if config.tensorboard:
-        writer_type()
+    find_trackers(config)
 
 
 def _resume(
@@ -116,19 +122,27 @@ def _keep_privacy(
     strategy.privacy.keep(count, directory.identity, has_rounds, directory.old_until > 0)
 
 
+def _start_trackers(config: RunConfig, directory: RunDirectory, done: int) -> list[TrackerLog]:
+    """Start the trackers; if one does not start, nothing is left of a new run."""
+    past = read_rounds(directory.path) if done else []
+    try:
+        return start_trackers(config, directory.path, directory.identity, past)
+    except ConfigError:
+        directory.discard()
+        raise
+
+
 def _observers(
     config: RunConfig,
     problem: FederatedProblem,
     strategy: FederatedStrategy[Any],
     directory: RunDirectory,
     checkpoints: Checkpoints,
-    console: RunConsole,
+    shown_by: Sequence[Observer],
 ) -> list[Observer]:
-    """Return who shows and saves the run, in the order in which they are called."""
+    """Return who saves and shows the run, in the order in which they are called."""
     results = ResultsWriter(directory, lambda: problem.named_tensors(strategy.x, strategy.buffers))
-    observers: list[Observer] = [results, console]
-    if config.tensorboard:
-        observers.append(TensorBoardLog(directory.path))
+    observers: list[Observer] = [results, *shown_by]
     if every := config.checkpoint_every:
         observers.append(CheckpointWriter(checkpoints, strategy, every, directory.rounds_text))
     return observers

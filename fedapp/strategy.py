@@ -11,6 +11,8 @@ from typing import Any, Generic, cast
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.superlink.grid import HttpGrid
 from numpy.typing import NDArray
 
 from fedapp import aggregation, traffic, wire
@@ -20,6 +22,7 @@ from fedapp.attendance import Attendance
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts
+from fedapp.errors import ConfigError
 from fedapp.evaluation import ServerEvaluation
 from fedapp.exchange import Exchange
 from fedapp.failures import FailureLog
@@ -32,7 +35,8 @@ from fedapp.problems.protocols import Vector
 from fedapp.randomness import sample_cohort
 from fedapp.refusals import Reason, Refusal
 from fedapp.tables import AnyOptions
-from fedapp.waiting import wait_for_clients
+from fedapp.threads import one_thread
+from fedapp.waiting import wait_for_all, wait_for_clients
 from fedapp.wire import Arrays, Update
 
 log = logging.getLogger("flwr")
@@ -198,6 +202,41 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
         self._apply(server_round, updates)
         metrics.update(self.privacy.figures(updates))
         return self.arrays(), metrics
+
+    def wait_for_nodes(self, grid: Grid, deployed: bool) -> None:
+        """Wait until nodes host enough clients to begin; in a deployed federation they check their data first."""
+        wait_for_all(
+            self.hosting,
+            grid,
+            self.config.node_timeout,
+            max(self.min_clients, 1),
+            self.config.require_all_clients,
+            {"shared-data": deployed, **wire.facts_head(self.facts)},
+        )
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        *others: Any,
+        **named: Any,
+    ) -> Result:
+        """Run Flower's own loop from `arrays()`, in an app that does not use ours.
+
+        A round with too few updates changes nothing, and is not repeated.
+        """
+        if initial_arrays != self.arrays():
+            raise ConfigError(
+                "The initial_arrays are not where this strategy begins: pass strategy.arrays()."
+            )
+        if self.config.lr_schedule == "inverse-sqrt" and num_rounds != self.config.num_rounds:
+            raise ConfigError(
+                f"The step size depends on the number of rounds: make the strategy with num-rounds = {num_rounds}."
+            )
+        one_thread()
+        self.wait_for_nodes(grid, isinstance(grid, HttpGrid))
+        return super().start(grid, initial_arrays, num_rounds, *others, **named)
 
     def arrays(self) -> ArrayRecord:
         """Return the record that goes to every sampled client."""

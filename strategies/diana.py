@@ -11,6 +11,7 @@ with all of them that is the papers' rule.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from pydantic import Field
@@ -58,6 +59,7 @@ NEEDS = Needs(
     one_local_step=True,
     unbiased_compressor=True,
     no_error_feedback="DIANA's shifts make up for the error",
+    plain_sgd="DIANA's clients send gradients and take no steps of their own",
 )
 ALGORITHM = Algorithm(
     "diana",
@@ -75,7 +77,10 @@ VR = Algorithm(
     DIANA,
     VRDIANAClient,
     options=VROptions,
-    needs=NEEDS,
+    needs=replace(
+        NEEDS,
+        no_clipping="VR-DIANA's estimate g(x) - g(w) + G(w) is unbiased only if none of them is clipped",
+    ),
     stateful=True,
     compressor="qsgd",
 )

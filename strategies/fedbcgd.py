@@ -138,6 +138,7 @@ PLUS = Algorithm(
         uniform_weighting=UNIFORM,
         no_error_feedback=NO_FEEDBACK,
         low_variance=True,
+        plain_sgd="FedBCGD+'s corrections c - c_i cancel over the clients for plain steps only",
     ),
     stateful=True,
     table="fedbcgd",

@@ -92,6 +92,7 @@ ALGORITHM = Algorithm(
         equal_local_steps=True,
         low_variance=True,
         no_second_feedback=True,
+        plain_sgd="FedCET's d_i and its gain c are made for steps of length lr along g + d_i",
     ),
     stateful=True,
     check=check,

@@ -88,6 +88,9 @@ def has_feedback(config: RunConfig) -> bool:
     return config.error_feedback or config.table(Options).memory == "local"
 
 
+PLAIN = (
+    "Tracking takes u_i / (tau lr) for the client's mean gradient, which it is for plain steps only"
+)
 FEDCOM = Algorithm(
     "fedcom", "FedAvg with compressed updates", FedCOM, FedCOMClient, compressor="uniform"
 )
@@ -96,7 +99,7 @@ FEDGATE = Algorithm(
     "local gradient tracking",
     FedGATE,
     FedGATEClient,
-    needs=Needs(low_variance=True, no_second_feedback=True),
+    needs=Needs(low_variance=True, no_second_feedback=True, plain_sgd=PLAIN),
     stateful=True,
 )
 FEDCOMGATE = Algorithm(
@@ -105,7 +108,7 @@ FEDCOMGATE = Algorithm(
     FedCOMGATE,
     FedCOMGATEClient,
     options=Options,
-    needs=Needs(low_variance=True, no_second_feedback=True),
+    needs=Needs(low_variance=True, no_second_feedback=True, plain_sgd=PLAIN),
     stateful=True,
     compressor="uniform",
     check=check_memory,

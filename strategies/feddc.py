@@ -17,7 +17,7 @@ from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.tables import Table
 from fedapp.wire import Update
-from strategies.scaffold import UNIFORM, Scaffold
+from strategies.scaffold import PLAIN, UNIFORM, Scaffold
 
 
 class Options(Table):
@@ -48,7 +48,11 @@ ALGORITHM = Algorithm(
     FedDCClient,
     options=Options,
     needs=Needs(
-        uniform_weighting=UNIFORM, no_server_lr=True, low_variance=True, no_second_feedback=True
+        uniform_weighting=UNIFORM,
+        no_server_lr=True,
+        low_variance=True,
+        no_second_feedback=True,
+        plain_sgd=PLAIN,
     ),
     stateful=True,
 )

@@ -37,6 +37,10 @@ ONE_STEP = Algorithm(
     "FedPAQ with one local step and all clients",
     QSGD,
     FedPAQClient,
-    needs=Needs(one_local_step=True, all_clients=True),
+    needs=Needs(
+        one_local_step=True,
+        all_clients=True,
+        plain_sgd="QSGD sends one gradient, and that is its one step; fedpaq takes others",
+    ),
     compressor="qsgd",
 )

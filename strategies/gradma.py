@@ -15,7 +15,7 @@ from pydantic import Field
 
 from clients.averaging import FedAvgClient
 from clients.gradma import GradMAClient
-from fedapp.algorithm import Algorithm
+from fedapp.algorithm import Algorithm, Needs
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.projection import Memory
@@ -116,12 +116,16 @@ def check_memory(config: RunConfig) -> None:
         )
 
 
+PROJECTED = Needs(
+    plain_sgd="GradMA's workers step along the projected gradient itself; any other direction may leave the cone"
+)
 ALGORITHM = Algorithm(
     "gradma",
     "GradMA-W's workers and GradMA-S's server",
     GradMA,
     GradMAClient,
     options=Options,
+    needs=PROJECTED,
     stateful=True,
     check=check_memory,
 )
@@ -131,6 +135,7 @@ WORKER = Algorithm(
     FedAvg,
     GradMAClient,
     options=Options,
+    needs=PROJECTED,
     stateful=True,
     table="gradma",
     unread=("beta1", "beta2", "memory-size"),

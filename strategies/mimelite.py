@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from clients.mimelite import MimeLiteClient
-from fedapp.algorithm import Algorithm
+from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table
 from fedapp.wire import Arrays, Update
@@ -47,4 +47,8 @@ ALGORITHM = Algorithm(
     MimeLite,
     MimeLiteClient,
     options=Options,
+    needs=Needs(
+        plain_sgd="MimeLite's clients use the server's momentum, which must not change during a round",
+        no_clipping="MimeLite's momentum is made of full gradients, which are not clipped",
+    ),
 )

@@ -15,11 +15,14 @@ from pydantic import Field
 from clients.scaffold import ScaffoldClient
 from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table
 from fedapp.wire import Arrays, Update
 
 UNIFORM = "The control variate c is the plain mean over all N clients"
+PLAIN = "The control variate c_i is the client's mean gradient, u_i / (tau lr) + c_i - c, for plain steps only"
 
 
 class Options(Table):
@@ -52,12 +55,22 @@ class Scaffold(FederatedStrategy[Table]):
         self.c = self.c + total(updates, "dc") / self.config.num_clients
 
 
+def check(config: RunConfig) -> None:
+    """Refuse clipped gradients beside control variates that are not clipped."""
+    if config.clip_gradient and config.table(Options).option == 1:
+        raise ConfigError(
+            "With scaffold.option = 1 control variates are full gradients, which are not clipped: set scaffold.option = "
+            "2, or clip-gradient = 0."
+        )
+
+
 ALGORITHM = Algorithm(
     "scaffold",
     "control variates against drift",
     Scaffold,
     ScaffoldClient,
     options=Options,
-    needs=Needs(uniform_weighting=UNIFORM, low_variance=True),
+    needs=Needs(uniform_weighting=UNIFORM, low_variance=True, plain_sgd=PLAIN),
     stateful=True,
+    check=check,
 )

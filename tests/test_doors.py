@@ -93,6 +93,7 @@ def test_a_function_gets_what_it_takes() -> None:
     assert doors.call_with(lambda a: a, 1, 2) == 1
     assert doors.call_with(lambda a, b: a + b, 1, 2) == 3
     assert doors.call_with(lambda *a: len(a), 1, 2) == 2
+    assert doors.call_with(lambda a, b=7: a + b, 1, 2) == 8
 
 
 def test_options_carry_keys_that_are_not_declared() -> None:

@@ -12,7 +12,7 @@ from fedapp.plan import plan
 from fedapp.problems import kind_of
 from fedapp.problems.keys import QuadraticKeys
 from fedapp.registry import ALGORITHMS
-from fedapp.sweep import read_runs
+from fedapp.sweeps import read_runs
 from tests.conftest import RunInline, kebab, read_rounds
 
 EXPERIMENTS = sorted((Path(__file__).parents[1] / "experiments").rglob("*.toml"))

@@ -20,6 +20,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from ray.exceptions import RayActorError
 
+from fedapp.doors import given_for, register
 from fedapp.engine.local import RUN_ID
 from fedapp.engine.own_ray import OwnRay
 from fedapp.engine.transfer import (
@@ -63,6 +64,18 @@ def _start_own_ray(options: dict[str, Any]) -> OwnRay:
         ) from None
 
 
+def _sent(run_config: dict[str, Value]) -> Any:
+    """Put the Python objects that a config names into the object store, and return the reference."""
+    objects = given_for(run_config.values())
+    try:
+        return ray.put(objects)
+    except Exception as error:  # an object may raise anything when it is pickled
+        raise ConfigError(
+            f"{', '.join(objects)} cannot be sent to Ray's workers ({brief(error)}): put it into a module that they can "
+            'import, or use engine="inline".'
+        ) from None
+
+
 # A reply, where its bytes are, whether the worker keeps state, and the seconds it took
 Served = tuple[Layout, tuple[str, int] | Buffer, bool, float]
 
@@ -79,8 +92,9 @@ class Worker:
         self._shared_reference: Any = None
         self._shared: tuple[Layout, Buffer] = ([], joined([]))
 
-    def begin(self, run_config: dict[str, Value]) -> None:
-        """Forget the run before, and start one."""
+    def begin(self, run_config: dict[str, Value], objects: dict[str, object]) -> None:
+        """Forget the run before, and start one; `objects` are those that the config names and that cannot be imported."""
+        register(objects)
         self._context = Context(
             run_id=RUN_ID,
             node_id=NODE,
@@ -119,6 +133,7 @@ class RayWorkers:
         self.inbox = Inbox()
         self.actors: list[Any] = []
         self._run_config: dict[str, Value] = {}
+        self._objects: Any = {}  # given in Python; in the object store
         self._own_ray: OwnRay | None = None
         self._started_ray = not ray.is_initialized()
         if self._started_ray:
@@ -139,7 +154,8 @@ class RayWorkers:
     def _start_ray(self, address: str) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns
         # Workers must find this package also where it is not installed.
-        environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}}
+        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        environment = {"env_vars": {"PYTHONPATH": paths}}
         options: dict[str, Any] = {
             "runtime_env": environment,
             "logging_level": logging.WARNING,
@@ -162,8 +178,9 @@ class RayWorkers:
 
     def begin(self, run_config: dict[str, Value]) -> None:
         """Start a run on every worker; one that died after the last run is replaced."""
-        self._run_config = run_config
-        for index, started in enumerate([a.begin.remote(run_config) for a in self.actors]):
+        self._run_config, self._objects = run_config, _sent(run_config)
+        begun = [actor.begin.remote(run_config, self._objects) for actor in self.actors]
+        for index, started in enumerate(begun):
             try:
                 ray.get(started)
             except RayActorError:
@@ -172,7 +189,7 @@ class RayWorkers:
     def replace(self, index: int) -> None:
         """Start a worker in place of one that has died."""
         self.actors[index] = self._start_worker()
-        self.actors[index].begin.remote(self._run_config)
+        self.actors[index].begin.remote(self._run_config, self._objects)
 
     def close(self) -> None:
         """End the workers, and Ray if it was started here."""

@@ -37,6 +37,7 @@ _KEYS = [
     "eval_train",
     "metrics",
     "test_share",
+    "augmentation",
     "options",
 ]
 

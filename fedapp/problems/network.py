@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedapp.config import LocalWork, RunConfig
 from fedapp.data import Facts
+from fedapp.data.augmentation import Augmented, augmented_batches
 from fedapp.errors import ConfigError
 from fedapp.models.flat import FlatModel
 from fedapp.models.networks import layout_of
@@ -101,11 +102,15 @@ class NetworkProblem:
         held = min(max(round(share * count), 1), count - 1)  # one is left to train on
         return rows[np.sort(order[held:])], rows[np.sort(order[:held])]
 
-    def gather(self, arrays: tuple[Tensor, ...], batch: Indices) -> Batch:
+    def gather(self, arrays: tuple[Tensor, ...], batch: Indices | Augmented) -> Batch:
         """Return training samples by their rows; several gradients on one batch gather it once."""
         if batch is not self._gathered[0]:
-            chosen = torch.from_numpy(batch)  # index_select is several times as fast as indexing
-            self._gathered = batch, self._prepared([a.index_select(0, chosen) for a in arrays])
+            rows = batch.rows if isinstance(batch, Augmented) else batch
+            chosen = torch.from_numpy(rows)  # index_select is several times as fast as indexing
+            taken = [a.index_select(0, chosen) for a in arrays]
+            if isinstance(batch, Augmented):
+                taken[0] = batch.augment(taken[0])
+            self._gathered = batch, self._prepared(taken)
         found: Batch = self._gathered[1]
         return found
 
@@ -184,12 +189,13 @@ class ClientSamples:
         self.layout = problem.layout
         self.buffers = problem.model.buffers
 
-    def batches(self, work: LocalWork, rng: Generator) -> Iterator[Indices]:
-        """Go through the data in a new order each pass."""
-        return shuffled_batches(self.indices, work, rng)
+    def batches(self, work: LocalWork, rng: Generator) -> Iterator[Any]:
+        """Go through the data in a new order each pass; with `augmentation`, batches know theirs."""
+        batches = shuffled_batches(self.indices, work, rng)
+        return augmented_batches(batches, self.problem.config.augmentation, rng)
 
     def loss_gradient(
-        self, y: Tensor, batch: Indices, loss: Loss | None = None
+        self, y: Tensor, batch: Indices | Augmented, loss: Loss | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return loss and gradient on a batch of rows."""
         samples = self.problem.gather(self.arrays, batch)
@@ -200,7 +206,7 @@ class ClientSamples:
         return self.problem.problem.loss(outputs, batch)
 
     @torch.no_grad()
-    def representation(self, y: Tensor, batch: Indices) -> Tensor:
+    def representation(self, y: Tensor, batch: Indices | Augmented) -> Tensor:
         """Return the input of the classifier for a batch, with the network at y."""
         statistics, model = self.buffers.clone(), self.problem.model
         model.bind(y)

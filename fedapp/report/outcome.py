@@ -35,11 +35,10 @@ class Tally:
 
 def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], tally: Tally) -> None:
     """Print the results of a sweep: a table of its runs, and which of them are not complete."""
-    from rich.console import Console
-
     from fedapp.manifest import results_dir, run_path
     from fedapp.report.runs import Run, best_per, load_runs
     from fedapp.report.table import closing_table
+    from fedapp.terminal import make_console
 
     loaded: list[Run] = []
     for place in map(run_path, runs):
@@ -55,7 +54,9 @@ def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], ta
     if loaded:
         chosen = best_per(loaded, per, best_by) if per else loaded
         print()
-        Console(width=None if sys.stdout.isatty() else 160).print(closing_table(chosen, best_by))
+        make_console(width=None if sys.stdout.isatty() else 160).print(
+            closing_table(chosen, best_by)
+        )
     for what, names in (
         ("Not in the table, because their directories hold other runs", list(tally.refused)),
         ("Failed", list(tally.failed)),

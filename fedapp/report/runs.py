@@ -48,7 +48,16 @@ class Run:
 
 # Where replicates may differ: in the seed, and in what computes nothing.
 NOT_COMPARED = frozenset(
-    {"seed", "run-name", "results-dir", "state-dir", "resume", "checkpoint-every", "tensorboard"}
+    {
+        "seed",
+        "run-name",
+        "results-dir",
+        "state-dir",
+        "resume",
+        "checkpoint-every",
+        "tensorboard",
+        "tracker",
+    }
 )
 WHOLE = ("num-rounds", "num-clients", "clients-per-round", "eval-every", "seed")
 WORDS = ("algorithm", "dataset", "model")

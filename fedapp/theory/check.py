@@ -17,7 +17,7 @@ from fedapp.parsing import parse_run_config
 from fedapp.report.panels import draw_panels
 from fedapp.report.runs import load_runs
 from fedapp.report.status import State
-from fedapp.sweep import read_runs
+from fedapp.sweeps import read_runs
 from fedapp.theory import THEOREMS
 from fedapp.theory.outcome import Finding, Outcome
 

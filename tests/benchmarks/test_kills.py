@@ -9,7 +9,7 @@ from benchmarks.kills import ALGORITHMS, kill_until_done, same, write_sweep
 from fedapp.commandline import absolute_paths
 from fedapp.parallel import run_all
 from fedapp.parsing import parse_run_config
-from fedapp.sweep import read_runs
+from fedapp.sweeps import read_runs
 from tests.conftest import read_rounds
 
 KILLS, ROUNDS = 3, 40

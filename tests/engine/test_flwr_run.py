@@ -30,6 +30,17 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
         ({"algorithm": "moon", "dataset": "speeches", "model": "bag-8"}, 2),  # embedded texts
         ({"algorithm": "fedcomgate", "dataset": "diabetes", "model": "mlp-8", "lr": 0.05}, 2),
+        (
+            {
+                "client_optimizer": "adam",
+                "optimizer__state": "keep",
+                "lr": 0.01,
+                "warmup_rounds": 2,
+                "clip_gradient": 0.5,
+                "augmentation": "resize-crop",
+            },
+            2,
+        ),
     ],
 )
 def test_the_same_bits_as_inline(

@@ -68,6 +68,14 @@ CASES: list[dict[str, Value]] = [
         "local_steps": 2,
     },
     {"dataset": "shakespeare", "model": "transformer-8", "num_rounds": 2, "local_steps": 2},
+    {
+        "client_optimizer": "adam",
+        "lr": 0.01,
+        "clip_gradient": 0.5,
+        "warmup_rounds": 2,
+        "num_rounds": 4,
+    },
+    {"model": "lenet5", "augmentation": "crop-flip", "num_rounds": 2},
 ]
 
 
@@ -77,6 +85,19 @@ def test_two_workers_give_the_same_bits_as_inline(
 ) -> None:
     """Run after run on one set of workers."""
     assert_same(run_on(workers, tmp_path / "ray", **keys), run_inline(**keys))
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_optimizers_that_are_kept_survive_a_resume(
+    optimizer: str, workers: RayWorkers, run_inline: RunInline, tmp_path: Path
+) -> None:
+    keys: dict[str, Value] = {
+        "client_optimizer": optimizer, "optimizer__state": "keep", "lr": 0.01, "num_clients": 6,
+        "run_name": "run", "checkpoint_every": 2,
+    }  # fmt: skip
+    run_on(workers, tmp_path / "ray", **keys, num_rounds=3)
+    resumed = run_on(workers, tmp_path / "ray", **keys, num_rounds=6, resume=True)
+    assert_same(resumed, run_inline(**keys, num_rounds=6))
 
 
 def rounds_on(workers: RayWorkers, config: RunConfig) -> tuple[Any, Iterator[dict[str, Any]]]:

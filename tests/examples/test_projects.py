@@ -25,7 +25,7 @@ def project(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """Copy a project to another place, from where it is imported."""
-    place = tmp_path / "elsewhere" / request.param
+    place = tmp_path / "elsewhere" / str(request.param)
     unwanted = shutil.ignore_patterns("__pycache__", ".pytest_cache", ".venv")
     shutil.copytree(ROOT / "examples" / request.param, place, ignore=unwanted)
     monkeypatch.syspath_prepend(place)

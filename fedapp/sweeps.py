@@ -14,13 +14,17 @@ are replaced.
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedapp.commandline import flat_keys, read_toml
+from fedapp.doors import short
 from fedapp.errors import ConfigError
 from fedapp.tables import Value
+
+Point = tuple[str, dict[str, Value]]  # of an axis: its name, and the keys that it sets
 
 
 @dataclass(frozen=True)
@@ -41,18 +45,26 @@ def read_runs(path: Path) -> list[PlannedRun]:
         return [PlannedRun("", common)]
     if not isinstance(axes, dict) or not all(isinstance(a, list) and a for a in axes.values()):
         raise ConfigError(f"The table [sweep] of {path} must give each axis a list of values.")
+    points = [_points(path, key, axis) for key, axis in axes.items()]
+    return plan_product(path.stem, common, points, str(path))
+
+
+def plan_product(
+    stem: str, common: dict[str, Value], axes: Sequence[Sequence[Point]], source: str
+) -> list[PlannedRun]:
+    """Return a run for each choice of one point of every axis; `source` is what error messages call the sweep."""
     runs = []
-    for choices in itertools.product(*(_points(path, key, axis) for key, axis in axes.items())):
-        name = "-".join([path.stem, *(name for name, _ in choices)])
+    for choices in itertools.product(*axes):
+        name = "-".join([stem, *(name for name, _ in choices)])
         values = dict(common)
         for _, chosen in choices:
             if twice := chosen.keys() & (values.keys() - common.keys()):
-                raise ConfigError(f"Two axes of {path} set {min(twice)}: let one of them do it.")
+                raise ConfigError(f"Two axes of {source} set {min(twice)}: let one of them do it.")
             values |= chosen
         keys = frozenset(key for _, chosen in choices for key in chosen)
         runs.append(PlannedRun(name, values, keys))
     if len({run.name for run in runs}) < len(runs):
-        raise ConfigError(f"Two runs of {path} have the same name: give the points other names.")
+        raise ConfigError(f"Two runs of {source} have the same name: give the points other names.")
     return runs
 
 
@@ -75,9 +87,15 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return both
 
 
-def _points(path: Path, key: str, axis: list[Any]) -> list[tuple[str, dict[str, Value]]]:
-    """Return the points of an axis, each as its name and the keys that it sets."""
-    points: list[tuple[str, dict[str, Value]]] = []
+def point_name(key: str, value: Value) -> str:
+    """Return what a value of a key is called in the name of a run; of "package.module:name" that is the last part."""
+    text = short(value) if isinstance(value, str) else str(value).replace("+", "")  # 1e+30
+    return text if key == "algorithm" else f"{key}-{text}"
+
+
+def _points(path: Path, key: str, axis: list[Any]) -> list[Point]:
+    """Return the points of an axis."""
+    points: list[Point] = []
     for value in axis:
         if isinstance(value, dict):
             keys = dict(value)
@@ -85,7 +103,7 @@ def _points(path: Path, key: str, axis: list[Any]) -> list[tuple[str, dict[str, 
                 raise ConfigError(f"Every table [[sweep.{key}]] needs a name.")
             points += _grid(name, flat_keys(path, _without_lists(keys)), _lists(keys))
         else:
-            points.append((f"{value}" if key == "algorithm" else f"{key}-{value}", {key: value}))
+            points.append((point_name(key, value), {key: value}))
     return points
 
 
@@ -110,9 +128,7 @@ def _without_lists(table: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _grid(
-    name: str, values: dict[str, Value], lists: dict[str, list[Value]]
-) -> list[tuple[str, dict[str, Value]]]:
+def _grid(name: str, values: dict[str, Value], lists: dict[str, list[Value]]) -> list[Point]:
     """Return a point for each choice of one value from every list."""
     points = []
     for choice in itertools.product(*lists.values()):

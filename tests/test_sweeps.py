@@ -9,7 +9,7 @@ import pytest
 from fedapp.errors import ConfigError
 from fedapp.files import seal, unseal
 from fedapp.report.runs import load_runs
-from fedapp.sweep import read_runs
+from fedapp.sweeps import read_runs
 from tests.conftest import read_rounds
 from tests.support.commands import fedapp
 

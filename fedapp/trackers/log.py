@@ -1,0 +1,144 @@
+"""Start the trackers that a config names, and call them as observers; a tracker that fails later is left out."""
+
+import logging
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+from fedapp.config import RunConfig
+from fedapp.errors import ConfigError
+from fedapp.figures import FIGURES
+from fedapp.files import DamagedFileError, brief, seal, unseal, write_text
+from fedapp.manifest import MODEL, TRACKERS_FILE
+from fedapp.observers import Observer
+from fedapp.rounds_file import Record
+from fedapp.trackers import TRACKERS
+from fedapp.trackers.tracker import TrackedRun, Tracker
+
+log = logging.getLogger("flwr")
+
+
+def find_trackers(config: RunConfig) -> list[Tracker]:
+    """Return the config's trackers; ConfigError if one is not installed."""
+    found = []
+    for name in config.trackers:
+        module, _, attribute = TRACKERS[name].partition(":")
+        found.append(getattr(import_module(module), attribute)())
+    return found
+
+
+def start_trackers(
+    config: RunConfig, directory: Path, identity: str, past: Iterable[Record]
+) -> list["TrackerLog"]:
+    """Start the config's trackers with the rounds so far; one that cannot start is a ConfigError."""
+    rounds = list(past)
+    ids = _read_ids(directory, identity)
+    logs: list[TrackerLog] = []
+    for tracker in find_trackers(config):
+        known_as = ids.get(tracker.name, "")
+        run = TrackedRun(directory, config.flat(), len(rounds), known_as)
+        try:
+            started = tracker.start(run)
+            logs.append(TrackerLog(tracker, directory))
+            if started != known_as:
+                ids[tracker.name] = started
+                write_text(directory / TRACKERS_FILE, seal({"run": identity, "ids": ids}))
+            logs[-1].catch_up(rounds)
+        except Exception as error:  # each tracker raises types of its own
+            for other in logs:
+                other.on_end(error)
+            raise ConfigError(
+                f"{tracker.title} does not start ({brief(error)}): fix that, or take {tracker.name} out of tracker."
+            ) from None
+    return logs
+
+
+def _read_ids(directory: Path, identity: str) -> dict[str, str]:
+    """Return the trackers' ids for a run; without them a tracker begins another run of its own."""
+    path = directory / TRACKERS_FILE
+    if not path.exists():
+        return {}
+    try:
+        content = unseal(path)
+        if content and content["run"] == identity:
+            return {name: str(known) for name, known in content["ids"].items() if name in TRACKERS}
+        log.warning("%s is not this run's: trackers begin a new run", path)
+    except (DamagedFileError, KeyError, AttributeError) as error:
+        log.warning("%s Trackers begin a new run", brief(error))
+    return {}
+
+
+class TrackerLog(Observer):
+    """Sends one tracker the figures of each round, and at the end the model and the report.
+
+    `round/<figure>` is a figure as in `rounds.jsonl`; one that a round does not have, or that is not finite, is left
+    out. `total/uplink_bytes` and `total/downlink_bytes` add up over the rounds.
+    """
+
+    def __init__(self, tracker: Tracker, directory: Path) -> None:
+        self._tracker, self._directory = tracker, directory
+        self._totals = dict.fromkeys((f.name for f in FIGURES.values() if f.unit == "bytes"), 0)
+        self._last = tracker.last_round()
+        self._works = True
+
+    @property
+    def note(self) -> str:
+        """Say where the user finds the run."""
+        return f"{self._tracker.title}: {self._tracker.place()}"
+
+    def catch_up(self, past: Iterable[Record]) -> None:
+        """Log the rounds before this process, as far as the tracker does not hold them."""
+        for record in past:
+            self._log(record)
+
+    def on_round(self, record: Record) -> None:
+        """Log a round; what a resumed run repeats is there already, and is the same."""
+        self._try(lambda: self._log(record))
+
+    def _log(self, record: Record) -> None:
+        figures = {
+            f"round/{name}": float(value)
+            for name, value in record.items()
+            if name != "round" and isinstance(value, int | float) and math.isfinite(value)
+        }
+        for name in self._totals:
+            self._totals[name] += record.get(name) or 0
+            figures[f"total/{name}"] = float(self._totals[name])
+        if record["round"] > self._last:
+            self._tracker.log(record["round"], figures)
+
+    def on_end(self, error: BaseException | None) -> None:
+        """Save the model and the report page, and end."""
+        with tempfile.TemporaryDirectory(prefix="fedapp-") as place:
+            files: dict[str, Path] = {}
+            self._try(lambda: files.update(_files(self._directory, Path(place))))
+            self._try(lambda: self._tracker.finish(files, complete=error is None))
+
+    def _try(self, call: Callable[[], object]) -> None:
+        """Call a tracker; after the first failure it is not called again, and the run goes on without it."""
+        if not self._works:
+            return
+        try:
+            call()
+        except Exception as error:  # each tracker raises types of its own
+            self._works = False
+            log.warning(
+                "%s failed, and the run goes on without it: %s", self._tracker.title, brief(error)
+            )
+
+
+def _files(directory: Path, place: Path) -> Mapping[str, Path]:
+    """Return the run's model, if there is one, and its report page, which is written to `place`."""
+    from fedapp.report.page import write_report
+    from fedapp.report.runs import read_run
+    from fedapp.report.status import State
+
+    page, run = place / "report.html", read_run(directory)
+    if run.status.state is State.RUNNING:  # this process still holds it, and is about to end
+        run = replace(run, status=replace(run.status, state=State.INTERRUPTED))
+    write_report([run], page, title=directory.name)
+    found = {"model": directory / MODEL, "report": page}
+    return {kind: path for kind, path in found.items() if path.is_file()}
