@@ -9,6 +9,7 @@ from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.keywords import as_config
 from fedapp.ledger import Place
+from fedapp.models.frozen import frozen_part_of
 from fedapp.privacy import node_privacy, server_privacy
 from fedapp.problems import kind_of, make_problem
 from fedapp.problems.protocols import Start
@@ -34,6 +35,10 @@ def check(config: RunConfig, problem: Start) -> None:
     if config.test_share and not kind.is_network:
         raise ConfigError(
             "test-share holds out samples of a network's clients: set test-share = 0."
+        )
+    if (config.trainable or config.lora.rank) and not kind.is_network:
+        raise ConfigError(
+            "trainable and lora.rank choose what is trained of a network: leave them at their defaults."
         )
     if config.weight_decay and kind.regularizer:
         raise ConfigError(
@@ -70,6 +75,7 @@ def make_strategy(
         layout=problem.layout,
         facts=problem.facts,
         place=place or Place(f"run-{uuid4().hex[:8]}", config.state_dir),
+        frozen=frozen_part_of(problem),
     )
 
 

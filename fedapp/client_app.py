@@ -18,10 +18,12 @@ from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts, Shard
 from fedapp.doors import identities
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, MissingWeightsError
 from fedapp.files import writable_directory
+from fedapp.frozen import FrozenStore, LacksFrozenError, bring_up_to_date
 from fedapp.hosting import hosted_clients
 from fedapp.keywords import as_config
+from fedapp.models.keys import VitKeys
 from fedapp.models.outside import seeded
 from fedapp.parsing import parse_run_config
 from fedapp.privacy import budget, node_privacy
@@ -77,7 +79,12 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
     if not report.own_data and not check.get("shared-data"):
         return report
     try:
-        problem = make_problem(config, _shard(context, hosted, wire.facts_of(check)))
+        digest = wire.frozen_digest_of(check)
+        problem = _node_problem(config, _shard(context, hosted, wire.facts_of(check)), digest)
+        try:
+            bring_up_to_date(problem, digest, {}, FrozenStore(config, context.state))
+        except LacksFrozenError:
+            report = replace(report, lacks_frozen=True)
         samples = sum(problem.objective(client).num_examples for client in hosted)
         shown = node_privacy(config).shows_samples
         return replace(report, samples=samples if shown else None)
@@ -100,7 +107,14 @@ def train(message: Message, context: Context) -> Message:
         budget.limits_of(context.node_config).demand(config)
         algorithm = find_algorithm(config.algorithm)
         hosted = hosted_clients(context.node_config, config.num_clients)
-        problem = make_problem(config, _shard(context, hosted, invitation.facts))
+        shard = _shard(context, hosted, invitation.facts)
+        problem = _node_problem(config, shard, invitation.frozen)
+        bring_up_to_date(
+            problem,
+            invitation.frozen,
+            invitation.frozen_arrays,
+            FrozenStore(config, context.state),
+        )
         store = _store(config, context, invitation)
         round_ = _Round(invitation, config, algorithm, problem, store)
         privacy = node_privacy(config)
@@ -110,6 +124,11 @@ def train(message: Message, context: Context) -> Message:
         log.error(str(error))
         failed = [Refusal(c, Reason.FAILED, str(error)) for c in invitation.accepted]
         wire.add_refusals(content, failed)
+        return Message(content, reply_to=message)
+    except LacksFrozenError as error:
+        log.info("This node asks the server for the frozen parameters")
+        lacking = [Refusal(c, Reason.LACKS_FROZEN, str(error)) for c in invitation.accepted]
+        wire.add_refusals(content, lacking)
         return Message(content, reply_to=message)
     for client in invitation.accepted:
         try:
@@ -158,6 +177,17 @@ def _config(context: Context) -> RunConfig:
 @lru_cache(maxsize=8)
 def _parse(items: tuple[tuple[str, Value], ...], objects: tuple[int, ...]) -> RunConfig:
     return parse_run_config(dict(items))
+
+
+def _node_problem(config: RunConfig, shard: Shard | None, digest: str) -> FederatedProblem:
+    """Return the problem; where something is frozen, missing weights come from the server."""
+    try:
+        return make_problem(config, shard)
+    except MissingWeightsError:
+        if not digest:
+            raise
+        vit = config.table(VitKeys).model_copy(update={"weights": ""})
+        return make_problem(config.model_copy(update={"vit": vit}), shard)
 
 
 def _shard(context: Context, hosted: range, facts: Facts | None) -> Shard | None:

@@ -12,6 +12,7 @@ from flwr.common.config import flatten_dict
 from pydantic import Field, field_validator, model_validator
 
 from fedapp.doors import is_outside
+from fedapp.models.keys import LoraKeys, Pattern
 from fedapp.names import is_file_name
 from fedapp.tables import T, Table, Value, full_path
 from fedapp.trackers import TRACKERS
@@ -266,6 +267,10 @@ class RunConfig(Table):
     norm: Literal["batch", "group"] = Field(
         "batch", description='normalisation in resnet18 and resnet20: "batch" or "group"'
     )
+    trainable: Pattern = Field(
+        "",
+        description="regular expression, found in the names of the network's parameters that are trained and sent; the others stay as they are; empty: all",
+    )
     dtype: Literal["float32", "float64"] = Field(
         "float32",
         description='of models, gradients and what is sent uncompressed: "float32" or "float64"',
@@ -353,6 +358,7 @@ class RunConfig(Table):
     optimizer: OptimizerKeys = OptimizerKeys()
     time: TimeKeys = TimeKeys()
     dp: DpKeys = DpKeys()
+    lora: LoraKeys = LoraKeys()
 
     @field_validator("dataset")
     @classmethod

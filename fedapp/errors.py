@@ -12,6 +12,10 @@ class UserCodeError(ConfigError):
     """An error in code that the user brought; its cause is shown with its traceback after the sentence."""
 
 
+class MissingWeightsError(ConfigError):
+    """The file with a network's weights is not there; a node may have them from the server instead."""
+
+
 class RunError(RuntimeError):
     """The run cannot go on (too few clients answer); what it has so far is saved."""
 

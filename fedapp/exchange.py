@@ -20,13 +20,21 @@ class Exchange:
     downlink_bytes: int = 0
 
     def invite(
-        self, node: int, invitation: Invitation, shared: ArrayRecord, timeout: float
+        self,
+        node: int,
+        invitation: Invitation,
+        shared: ArrayRecord,
+        timeout: float,
+        frozen: ArrayRecord | None = None,
     ) -> Message:
-        """Return the message that invites some of a node's clients."""
+        """Return the message that invites some of a node's clients; `frozen` is for a node that lacks it."""
         content: RecordDict = wire.pack_invitation(invitation, shared)
         clients = list(invitation.accepted)
         alone = wire.per_client_nbytes(content)
         self.downlink_bytes += len(clients) * wire.nbytes(shared) + alone
+        if frozen is not None:
+            content[wire.FROZEN] = frozen
+            self.downlink_bytes += wire.nbytes(frozen)
         group = str(invitation.round)
         message = Message(content, node, "train", group_id=group, ttl=timeout or None)
         self.sent.append((message.metadata, clients))

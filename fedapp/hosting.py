@@ -216,6 +216,10 @@ class Hosting:
             rows.append(NodeRow(node, hosted, report.samples, wrong))
         return rows
 
+    def lacks_frozen(self, node: int) -> bool:
+        """Tell whether a node said that it needs the parameters that are not trained."""
+        return node in self._reports and self._reports[node].lacks_frozen
+
     def has_own_data(self) -> bool:
         """Tell whether a node that is there has data of its own."""
         return any(report.own_data for report in self._reports.values())

@@ -109,7 +109,7 @@ class Runner:
 
     def run(self, engine: EngineChoice) -> Tally:
         """Run everything, and return how the runs ended."""
-        from fedapp.problems import make_problem
+        from fedapp.problems import rehearse
 
         tally = Tally()
         swept = [config for plan, config in self.planned if plan.name]
@@ -122,7 +122,7 @@ class Runner:
         if not left:
             return tally
         # What is wrong with the data is told before an engine starts.
-        make_problem(left[0][1]).objective(0)
+        rehearse(left[0][1])
         if engine.inline and engine.workers > 1 and all(plan.name for plan, _ in left):
             _run_side_by_side([config for _, config in left], engine.workers, tally)
         else:

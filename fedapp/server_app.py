@@ -18,7 +18,7 @@ from fedapp.errors import ConfigError, log_as_one_sentence
 from fedapp.files import writable_directory
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.parsing import parse_run_config
-from fedapp.problems import make_problem
+from fedapp.problems import make_problem, rehearse
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.progress import Progress
 from fedapp.registry import find_algorithm
@@ -51,7 +51,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     find_algorithm(config.algorithm)  # an unknown one is reported before data are loaded
     problem = make_problem(config)
     building.check(config, problem)
-    _prepare_grid(grid, config, problem)
+    _prepare_grid(grid, config)
     with RunDirectory(config) as directory, Workspace(grid, config, directory) as workspace:
         strategy = building.make_strategy(config, problem, workspace.place)
         for warning in building.warnings(strategy):
@@ -89,12 +89,12 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     return directory
 
 
-def _prepare_grid(grid: Grid, config: RunConfig, problem: FederatedProblem) -> None:
+def _prepare_grid(grid: Grid, config: RunConfig) -> None:
     """Prepare the grid, and report what the config asks for and is not there, before the run has a directory."""
     if isinstance(grid, HttpGrid):
         pull_one_by_one(grid)
     else:  # the nodes are on this machine, and have no data but these
-        problem.objective(0)
+        rehearse(config)
         if config.state_dir:
             writable_directory("state-dir", config.state_dir)
     find_trackers(config)

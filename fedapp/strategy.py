@@ -6,6 +6,7 @@ An algorithm implements `aggregate`, and where it needs to `setup`, `broadcast` 
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, cast
 
 import numpy as np
@@ -26,9 +27,11 @@ from fedapp.errors import ConfigError
 from fedapp.evaluation import ServerEvaluation
 from fedapp.exchange import Exchange
 from fedapp.failures import FailureLog
+from fedapp.frozen import FrozenSender
 from fedapp.hosting import Hosting
 from fedapp.ledger import Place, StateLedger, part_of
 from fedapp.lengths import UpdateLengths
+from fedapp.models.frozen import FrozenPart
 from fedapp.models.layout import Layout
 from fedapp.privacy import server_privacy
 from fedapp.problems.protocols import Vector
@@ -59,6 +62,7 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
         layout: Layout | None = None,
         facts: Facts | None = None,
         place: Place | None = None,
+        frozen: FrozenPart | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.config = config
@@ -69,6 +73,7 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
         self.compressor = compressor  # of what clients send
         self.layout = layout or Layout.single(x.size)
         self.facts = facts  # of the images, for nodes with data of their own
+        self.frozen = FrozenSender(frozen)  # to nodes that lack what is not trained
         self.lr = config.lr  # of the clients, in the round under way
         self.hosting = Hosting(config.num_clients, config.partition_of)
         self.privacy = server_privacy(config)
@@ -164,8 +169,10 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
         messages = []
         for node, clients in hosts.items():
             invitation = self.ledger.invitation(server_round, clients, self.facts, self.per_client)
+            invitation = replace(invitation, frozen=self.frozen.digest)
             timeout = self.config.round_timeout
-            messages.append(self._exchange.invite(node, invitation, arrays, timeout))
+            lacking = self.frozen.record_for(node, self.hosting.lacks_frozen(node))
+            messages.append(self._exchange.invite(node, invitation, arrays, timeout, lacking))
         return messages
 
     def aggregate_train(
@@ -178,6 +185,7 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
         if self.attendance:
             self.attendance.failed(refusal.client for refusal in refusals)
         self.failures.log(refusals, self.hosting.node_of)
+        self.frozen.note(refusals, self.hosting.node_of)
         nominal = sum(self.upload.nominal_bits(self.sent_tensors(u.client)) for u in updates)
         metrics = MetricRecord(
             {
@@ -211,7 +219,11 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
             self.config.node_timeout,
             max(self.min_clients, 1),
             self.config.require_all_clients,
-            {"shared-data": deployed, **wire.facts_head(self.facts)},
+            {
+                "shared-data": deployed,
+                **wire.facts_head(self.facts),
+                **wire.frozen_head(self.frozen.digest),
+            },
         )
 
     def start(

@@ -29,7 +29,8 @@ class FlatModel:
         self.size = sum(self.sizes)
         vector = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         self.gradient = torch.zeros_like(vector)
-        for parameter, piece in self._pieces(self.gradient):
+        self._gradients = self._pieces(self.gradient)
+        for parameter, piece in self._gradients:
             parameter.grad = piece
         self.bind(vector)
         self.buffers = self._flatten_buffers(vector)
@@ -60,6 +61,11 @@ class FlatModel:
             self._statistics.append((buffers, name, view))
         return flat
 
+    @property
+    def statistics(self) -> list[Tensor]:
+        """The buffers that travel, as views of one vector."""
+        return [view for _, _, view in self._statistics]
+
     def loss_gradient(
         self, vector: Tensor, batch: Any, loss: Callable[[Any, Any], Tensor]
     ) -> tuple[Tensor, Tensor]:
@@ -82,13 +88,7 @@ class FlatModel:
             if buffers[name] is not piece:  # assigned, not changed in place
                 piece.copy_(buffers[name])
                 buffers[name] = piece
-        last = self._parameters[-1].grad
-        if last is None or last.untyped_storage().data_ptr() != _storage(self.gradient):
+        if any(parameter.grad is not piece for parameter, piece in self._gradients):
             raise ConfigError(
-                "The network replaces the gradients of its parameters: leave parameter.grad alone, and use dense "
-                "gradients (sparse=False)."
+                "The network replaces the gradients of its parameters: leave parameter.grad alone."
             )
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

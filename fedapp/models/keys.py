@@ -1,8 +1,37 @@
 """The config keys of the networks."""
 
-from pydantic import Field, field_validator
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, field_validator
 
 from fedapp.tables import Table, full_path
+
+
+def _regular_expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"should be a regular expression ({error})") from None
+    return text
+
+
+Pattern = Annotated[str, AfterValidator(_regular_expression)]
+
+
+class LoraKeys(Table):
+    """Low-rank adaptation of linear layers."""
+
+    rank: int = Field(
+        0,
+        ge=0,
+        description="LoRA: the network is frozen, and to weights W is added alpha / rank * B A, of which A and B are trained; 0: none",
+    )
+    alpha: float = Field(16.0, gt=0, description="LoRA: scale of what is added, times rank")
+    targets: Pattern = Field(
+        "",
+        description="LoRA: regular expression, found in the names of the modules that it adapts (linear layers, attention); empty: attention, or without any all linear layers but the head",
+    )
 
 
 class VitKeys(Table):

@@ -207,27 +207,40 @@ def layout_of(network: nn.Module, model: str = "") -> Layout:
 
     A layer begins with a convolution or a linear map, and normalisation goes with what it follows.
     """
-    if not isinstance(network, Network) or not all(p.requires_grad for p in network.parameters()):
+    if not isinstance(network, Network):
         return _layout_of_any(network, model)
-    head = sum(p.numel() for p in network.head.parameters())
+    head = _trained_size(network.head)
     if network.whole_levels:
-        layers = [sum(p.numel() for p in block.parameters()) for block in network.blocks]
+        layers = [_trained_size(block) for block in network.blocks]
     else:
         layers = []
         for module in network.blocks.modules():
-            own = sum(p.numel() for p in module.parameters(recurse=False))
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                layers.append(own)
-            elif own:
-                layers[-1] += own
-    tensors = tuple(p.numel() for p in network.parameters())
-    return Layout(tensors, tuple(layers), head, model, _variances(network), True)
+            own = _trained_size(module, recurse=False)
+            if isinstance(module, nn.Conv2d | nn.Linear) or not layers:
+                layers.append(0)
+            layers[-1] += own
+    tensors = tuple(p.numel() for p in network.parameters() if p.requires_grad)
+    whole = all(p.requires_grad for p in network.parameters())  # tables of blocks are for that
+    kept = tuple(size for size in layers if size)
+    return Layout(tensors, kept, head, model if whole else "", _variances(network), True)
+
+
+def _trained_size(module: nn.Module, recurse: bool = True) -> int:
+    return sum(p.numel() for p in module.parameters(recurse) if p.requires_grad)
+
+
+def head_of(network: nn.Module) -> nn.Module | None:
+    """Return a network's classifier: its `head`, or its last layer if that is linear; None if it has neither."""
+    if isinstance(head := getattr(network, "head", None), nn.Module):
+        return head
+    owners = [m for m in network.modules() if next(m.parameters(recurse=False), None) is not None]
+    return owners[-1] if owners and isinstance(owners[-1], nn.Linear) else None
 
 
 def _layout_of_any(network: nn.Module, model: str) -> Layout:
     """Return the layout of any module: its layers are the modules that own matrices.
 
-    The last one is the head if it is linear and not the only one.
+    The last one is the head if it is linear, not the only one, and trained.
     """
     owners = {id(p): m for m in network.modules() for p in m.parameters(recurse=False)}
     trained = [p for p in network.parameters() if p.requires_grad]
@@ -240,7 +253,10 @@ def _layout_of_any(network: nn.Module, model: str) -> Layout:
             layers.append(0)
             last = owner
         layers[-1] += parameter.numel()
-    head = layers.pop() if isinstance(last, nn.Linear) and len(layers) > 1 else 0
+    classifier = head_of(network)
+    inside = classifier is not None and any(last is module for module in classifier.modules())
+    is_head = inside and isinstance(last, nn.Linear)
+    head = layers.pop() if is_head and len(layers) > 1 else 0
     tensors = tuple(p.numel() for p in trained)
     return Layout(tensors, tuple(layers), head, model, _variances(network), _has_levels(network))
 

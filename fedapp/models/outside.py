@@ -26,7 +26,8 @@ def outside_model(name: str, facts: Facts | None) -> nn.Module:
     """Return a new network from what `model` names: a function of the facts, a class, or a network, which is copied."""
     found: Any = find_object("model", name)
     if isinstance(found, nn.Module):
-        return copy.deepcopy(found)
+        with user_code("model", name, "copying it"):
+            return copy.deepcopy(checked(found, f"model = {name!r}"))
     if not callable(found):
         raise ConfigError(
             f"model = {name!r} is neither a torch.nn.Module nor a function that returns one."
@@ -43,7 +44,7 @@ def checked(module: object, what: str) -> nn.Module:
     for name, parameter in module.named_parameters():
         if is_lazy(parameter):
             raise ConfigError(
-                f"{what} has a parameter without a shape, {name}: pass a sample through the network before returning it."
+                f"{what} has a parameter without a shape, {name}: give layers their sizes, or pass a sample through the network before returning it."
             )
         if not parameter.is_floating_point():
             raise ConfigError(

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torchvision.models import VisionTransformer, ViT_B_16_Weights, vit_b_16
 from torchvision.models.vision_transformer import interpolate_embeddings
 
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, MissingWeightsError
 from fedapp.models.networks import Network, Shape
 
 PATCH = 16
@@ -82,7 +82,7 @@ def _hub_weights() -> dict[str, Any]:
         return dict(ViT_B_16_Weights.IMAGENET1K_V1.get_state_dict(progress=False))
     except Exception as error:  # several libraries raise their own types
         reason = str(error).splitlines()[0] if str(error) else repr(error)
-        raise ConfigError(
+        raise MissingWeightsError(
             f'vit.weights = "imagenet" cannot be fetched ({reason}): give the path of a file with '
             "torchvision's vit_b_16 weights, or leave it empty to start from random ones."
         ) from None
@@ -92,7 +92,7 @@ def file_weights(where: str) -> dict[str, Any]:
     """Read the weights of torchvision's vit_b_16 from a file, as safetensors or without pickled code."""
     path = Path(where).expanduser()
     if not path.is_file():
-        raise ConfigError(
+        raise MissingWeightsError(
             f"vit.weights = '{path}' is not there: give a file with vit_b_16 weights."
         )
     try:

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fedapp.doors import identities
+from fedapp.doors import identities, is_outside
 from fedapp.errors import ConfigError
 from fedapp.problems.kinds import KINDS, Kind, find_kind, kind_of, subject
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and descriptions of problems
     from fedapp.data import Shard
     from fedapp.problems.protocols import FederatedProblem
 
-__all__ = ["KINDS", "Kind", "find_kind", "kind_of", "make_problem", "subject"]
+__all__ = ["KINDS", "Kind", "find_kind", "kind_of", "make_problem", "rehearse", "subject"]
 
 # The keys that decide what a problem is; runs that differ elsewhere share one.
 _KEYS = [
@@ -30,6 +30,8 @@ _KEYS = [
     "seed",
     "model",
     "norm",
+    "trainable",
+    "lora",
     "device",
     "dtype",
     "batch_size",
@@ -65,6 +67,17 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Federate
     values = {key: getattr(config, key) for key in (*_KEYS, *tables)}
     relevant = type(config)(**values, clients_per_round=1)
     return _make_problem(relevant, shard, identities())
+
+
+def rehearse(config: "RunConfig") -> None:
+    """Load a client's data and, if the network or the problem is a user's, train and evaluate on one batch.
+
+    What is wrong with either is reported before anything has started.
+    """
+    problem = make_problem(config)
+    problem.objective(0)
+    if is_outside(config.model) or is_outside(config.problem):
+        getattr(problem, "rehearsal", None)
 
 
 @lru_cache(maxsize=1)

@@ -20,10 +20,11 @@ from fedapp.data import (
 from fedapp.data.facts import Facts
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
-from fedapp.models.keys import VitKeys
+from fedapp.models.keys import LoraKeys, VitKeys
 from fedapp.models.layout import Layout
 from fedapp.models.networks import layout_of, make_network, statistics
 from fedapp.models.outside import outside_model, seeded
+from fedapp.models.partial import select
 from fedapp.problems.measures import ClassMeasures
 from fedapp.problems.network import NetworkProblem
 from fedapp.problems.outline import Outline
@@ -136,6 +137,7 @@ def outline(config: RunConfig) -> Outline:
     if is_outside(config.model) or is_outside(config.dataset):
         with seeded(torch_seed(config.seed, "model")):
             network = Images(config).model()
+        select(network, config.trainable, config.lora)
         return Outline(layout_of(network, config.model), _num_buffers(network), config.dtype)
     layout, num_buffers = _measure_network(
         config.dataset,
@@ -143,18 +145,27 @@ def outline(config: RunConfig) -> Outline:
         config.model,
         config.norm,
         config.table(VitKeys).image_size,
+        config.trainable,
+        config.lora,
     )
     return Outline(layout, num_buffers, config.dtype)
 
 
 @lru_cache
 def _measure_network(
-    dataset: str, data_dir: str, model: str, norm: str, image_size: int
+    dataset: str,
+    data_dir: str,
+    model: str,
+    norm: str,
+    image_size: int,
+    trainable: str,
+    lora: LoraKeys,
 ) -> tuple[Layout, int]:
     """Return a network's layout, and the length of its statistics."""
     shape, num_classes = image_shape(dataset, data_dir)
     with torch.device("meta"):
         network = make_network(model, shape, num_classes, norm, 0, image_size)
+    select(network, trainable, lora)
     return layout_of(network, model), _num_buffers(network)
 
 

@@ -14,10 +14,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedapp.config import LocalWork, RunConfig
 from fedapp.data import Facts
 from fedapp.data.augmentation import Augmented, augmented_batches
+from fedapp.doors import is_outside, user_code
 from fedapp.errors import ConfigError
 from fedapp.models.flat import FlatModel
+from fedapp.models.frozen import FrozenPart
 from fedapp.models.networks import layout_of
 from fedapp.models.outside import seeded
+from fedapp.models.partial import select
 from fedapp.problems.batches import shuffled_batches
 from fedapp.problems.problem import Batch, Data, Indices, Problem, Rows
 from fedapp.problems.protocols import Loss, Vector
@@ -58,7 +61,10 @@ class NetworkProblem:
         self.dtype: torch.dtype = getattr(torch, config.dtype)
         with seeded(torch_seed(config.seed, "model")):
             network = problem.model()
-        self.model = FlatModel(network.to(self.device, self.dtype))
+        with seeded(torch_seed(config.seed, "lora")):
+            select(network, config.trainable, config.lora)
+        self.model = FlatModel(network._apply(self._typed))
+        self.frozen_part = FrozenPart(self.model)
         if config.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in network.modules()):
             raise ConfigError("batch-size = 1 does not go with batch norm: set norm to group.")
         self.layout = layout_of(network, config.model)
@@ -71,6 +77,15 @@ class NetworkProblem:
     def facts(self) -> Facts | None:
         """What nodes with their own data must know."""
         return self.problem.facts
+
+    def adopt_frozen(self, arrays: dict[str, NDArray[Any]], digest: str) -> None:
+        """Replace what is frozen by the server's."""
+        self.frozen_part.adopt(arrays, digest)
+        vars(self).pop("second", None)  # it is a copy
+
+    def _typed(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the device; real numbers, and only those, have the run's type."""
+        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
 
     @cached_property
     def second(self) -> FlatModel:
@@ -90,6 +105,7 @@ class NetworkProblem:
         data = as_rows(self.problem.client_data(client), f"The data of client {client}")
         if not len(data.rows):
             raise ConfigError(f"Client {client} has no samples: give it at least one.")
+        self.frozen_part.restore()  # all clients begin alike, whoever was trained before
         kept, held = self._hold_out(client, data.rows)
         return ClientSamples(self, data.arrays, kept, held)
 
@@ -116,14 +132,30 @@ class NetworkProblem:
 
     def _prepared(self, tensors: Sequence[Tensor]) -> Batch:
         """Bring rows to the device and the run's type, and as the problem wants them."""
-        typed = (
-            t.to(self.device, self.dtype if t.is_floating_point() else t.dtype) for t in tensors
-        )
-        return self.problem.prepare(tuple(typed))
+        return self.problem.prepare(tuple(map(self._typed, tensors)))
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the problem's mean loss on a batch."""
-        return self.problem.loss(self.problem.predict(module, batch), batch)
+        return self.problem.loss(self._outputs(module, batch), batch)
+
+    def _outputs(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Return the network's outputs; errors in a user's network are reported as the user's."""
+        if not is_outside(self.config.model):
+            return self.problem.predict(module, batch)
+        with user_code("model", self.config.model, "computing its outputs"):
+            return self.problem.predict(module, batch)
+
+    @cached_property
+    def rehearsal(self) -> dict[str, float]:
+        """The metrics of a training step and an evaluation on one batch, which show errors before a run starts."""
+        x, _ = self.initial()
+        samples, statistics = self.objective(0), self.model.buffers.clone()
+        work = self.config.local_work
+        with seeded(0):
+            batch = next(samples.batches(work, generator(0, "rehearsal")))
+            samples.loss_gradient(torch.tensor(x, device=self.device), batch)
+            self.model.buffers.copy_(statistics)
+            return self.measure(samples.arrays, batch[:1])
 
     def _load(self, x: Vector, buffers: Vector) -> None:
         self.model.bind(torch.tensor(x, device=self.device))
@@ -157,6 +189,7 @@ class NetworkProblem:
         """Return the metrics over samples: over all rows, or over some; the network is where it is bound."""
         module, problem = self.model.module, self.problem
         module.eval()
+        self.frozen_part.restore()
         chosen = None if rows is None else torch.from_numpy(rows)
         count = len(arrays[0]) if chosen is None else len(chosen)
         parts = []
@@ -164,17 +197,15 @@ class NetworkProblem:
             part = slice(start, start + EVALUATION_BATCH)
             taken = [a[part] if chosen is None else a.index_select(0, chosen[part]) for a in arrays]
             batch = self._prepared(taken)
-            parts.append(problem.metrics(problem.predict(module, batch), batch))
+            parts.append(problem.metrics(self._outputs(module, batch), batch))
         return problem.combine(parts, count)
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
-        """Return the network's state dict; counters, which each process has for itself, are zero."""
+        """Return the network's state dict; counters, which each process has for itself, are as at the start."""
         self._load(x, buffers)
+        self.frozen_part.restore()
         state = self.model.module.state_dict()
-        return {
-            name: tensor.cpu().numpy() * (0 if name.endswith("num_batches_tracked") else 1)
-            for name, tensor in state.items()
-        }
+        return {name: tensor.cpu().numpy().copy() for name, tensor in state.items()}
 
 
 class ClientSamples:

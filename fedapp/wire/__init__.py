@@ -15,7 +15,8 @@ A node answers with:
   reasons     config record: client -> the name of that Reason, if it is another than FAILED (absent if there is none)
 
 A compressed vector travels as an array of bytes. The server checks what a node sends against what it expects before
-it decodes it. The question which clients a node hosts is laid out in `report.py`.
+it decodes it. The question which clients a node hosts is laid out in `report.py`, and how nodes get what is not trained
+in `frozen.py`.
 """
 
 from fedapp.wire.arrays import (
@@ -33,6 +34,7 @@ from fedapp.wire.arrays import (
 from fedapp.wire.checks import LONGEST_TEXT, error_text, printable
 from fedapp.wire.expected import Compressed, Spec, checked_arrays, decompress
 from fedapp.wire.facts import facts_head, facts_of
+from fedapp.wire.frozen import FROZEN, frozen_digest_of, frozen_head
 from fedapp.wire.invitation import (
     Invitation,
     pack_invitation,
@@ -54,6 +56,7 @@ from fedapp.wire.report import (
 )
 
 __all__ = [
+    "FROZEN",
     "LONGEST_TEXT",
     "Arrays",
     "Compressed",
@@ -75,6 +78,8 @@ __all__ = [
     "error_text",
     "facts_head",
     "facts_of",
+    "frozen_digest_of",
+    "frozen_head",
     "is_finite",
     "is_moderate",
     "merge",

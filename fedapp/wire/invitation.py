@@ -11,6 +11,7 @@ from fedapp.names import is_file_name
 from fedapp.wire.arrays import Arrays, WireError, arrays_of, record_of
 from fedapp.wire.checks import are_whole_numbers
 from fedapp.wire.facts import facts_head, facts_of
+from fedapp.wire.frozen import FROZEN, frozen_arrays_of, frozen_digest_of, frozen_head
 
 # Keys of the config record: columns of the table that says which client alone receives which array.
 PER_CLIENT = ("own-clients", "own-names", "own-arrays")
@@ -33,6 +34,8 @@ class Invitation:
     facts: Facts | None = None  # about the images, for nodes with data of their own
     digests: dict[int, int] = field(default_factory=dict)  # client -> digest of its accepted state
     durable: bool = False  # states must survive a power loss as soon as they are saved
+    frozen: str = ""  # digest of what is not trained; see `frozen.py`
+    frozen_arrays: Arrays = field(default_factory=dict)  # for a node that lacks it
 
 
 def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
@@ -51,7 +54,7 @@ def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
         head["kept-clients"], head["kept-tags"] = (
             list(column) for column in zip(*pairs, strict=True)
         )
-    head |= facts_head(invitation.facts)
+    head |= facts_head(invitation.facts) | frozen_head(invitation.frozen)
     rows = [(c, name, a) for c, own in invitation.per_client.items() for name, a in own.items()]
     if not rows:
         return RecordDict({"round": ConfigRecord(head), "shared": shared})
@@ -111,6 +114,8 @@ def unpack_invitation(content: RecordDict) -> Invitation:
         facts=facts_of(head),
         digests=digests,
         durable=head.get("durable") is True,
+        frozen=frozen_digest_of(head),
+        frozen_arrays=frozen_arrays_of(content),
     )
 
 
@@ -125,7 +130,9 @@ def take_shared(content: RecordDict) -> tuple[RecordDict, list[int]]:
     if not isinstance(head, ConfigRecord):  # not an invitation
         return RecordDict(), []
     clients: list[int] = list(head["clients"])  # type: ignore[arg-type]
-    return RecordDict({n: content.pop(n) for n in ("shared", "own") if n in content}), clients
+    return RecordDict(
+        {n: content.pop(n) for n in ("shared", "own", FROZEN) if n in content}
+    ), clients
 
 
 def part_of(content: RecordDict, clients: list[int]) -> RecordDict:

@@ -5,7 +5,8 @@ To a node:
            the run's; and what nodes with data of their own must know about the images
   refused  config record, instead of a question: reason, why the node may host nothing
 From a node:
-  hosting  config record: clients, samples, own-data, problem (why it cannot train); or error (why it hosts nothing)
+  hosting  config record: clients, samples, own-data, problem (why it cannot train), lacks-frozen (see `frozen.py`); or
+           error (why it hosts nothing)
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ class Report:
     samples: int | None = None  # of all its clients; None: it does not say
     own_data: bool = False
     problem: str = ""  # why it cannot train
+    lacks_frozen: bool = False  # it needs the parameters that are not trained
 
 
 def pack_query(check: dict[str, Any] | None) -> RecordDict:
@@ -58,6 +60,8 @@ def pack_report(report: Report) -> RecordDict:
         told["samples"] = report.samples
     if report.own_data:
         told["own-data"] = True
+    if report.lacks_frozen:
+        told["lacks-frozen"] = True
     if report.problem:
         told["problem"] = report.problem
     return RecordDict({"hosting": ConfigRecord(told)})
@@ -89,4 +93,5 @@ def unpack_report(reply: Message | None, num_clients: int) -> Report:
         samples if type(samples) is int and 0 <= samples <= MOST_SAMPLES else None,
         told.get("own-data") is True,
         printable(problem if isinstance(problem, str) else "it does not say why"),
+        told.get("lacks-frozen") is True,
     )

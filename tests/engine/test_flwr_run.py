@@ -13,6 +13,7 @@ from tests.support.runs import assert_same
 
 # One after the other: they share what they start.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flwr")]
+SIGNS, SHARE = "tests.compression.outside.signs:ScaledSigns", "scaled-signs.share=0.3"
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +29,6 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         ({"algorithm": "gradma"}, 2),  # the server's memory, and clients that come back
         ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),  # compressed; states delivered
         ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
-        ({"algorithm": "moon", "dataset": "speeches", "model": "bag-8"}, 2),  # embedded texts
-        ({"algorithm": "fedcomgate", "dataset": "diabetes", "model": "mlp-8", "lr": 0.05}, 2),
         (
             {
                 "client_optimizer": "adam",
@@ -41,6 +40,20 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
             },
             2,
         ),
+        (
+            {
+                "algorithm": "moon",
+                "model": "mlp-20-10",
+                "trainable": "head",
+                "lora.rank": 2,
+                "lr": 0.01,
+            },
+            3,
+        ),
+        ({"model": "tests.models.outside.networks:Tied", "compressor": SIGNS, "options": SHARE}, 3),
+        ({"problem": "tests.problems.outside.problems:Prices", "algorithm": "scaffold"}, 2),
+        ({"algorithm": "moon", "dataset": "speeches", "model": "bag-8"}, 2),  # embedded texts
+        ({"algorithm": "fedcomgate", "dataset": "diabetes", "model": "mlp-8", "lr": 0.05}, 2),
     ],
 )
 def test_the_same_bits_as_inline(
@@ -65,3 +78,28 @@ def test_a_mistake_ends_the_run_as_failed_without_a_traceback(flwr_run: FlwrRun)
     assert status["status"] == "finished:failed"
     assert "set it to at most num-clients = 20." in shown
     assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence", "cause"),
+    [
+        (
+            'model="tests.models.outside.networks:BrokenForward"',
+            "raised RuntimeError while computing its outputs: see the traceback.",
+            "shapes cannot be multiplied",
+        ),
+        (
+            'problem="tests.problems.outside.problems:BrokenMaker"',
+            "raised AttributeError while making it: see the traceback.",
+            "AttributeError: my problem",
+        ),
+    ],
+)
+def test_an_error_in_a_user_s_code_is_a_sentence_and_its_traceback(
+    config: str, sentence: str, cause: str, flwr_run: FlwrRun
+) -> None:
+    shown, status = flwr_run(config)
+    assert status["status"] == "finished:failed"
+    told = shown.index(sentence)
+    assert told < shown.index("Traceback (most recent call last)") < shown.index(cause)
+    assert shown.count("Traceback (most recent call last)") == 1

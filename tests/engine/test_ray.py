@@ -58,6 +58,14 @@ CASES: list[dict[str, Value]] = [
     {"algorithm": "fedadam", "dataset": "quadratic", "num_rounds": 6},
     {"model": "resnet20", "num_rounds": 2, "local_steps": 1},
     {"local_epochs": 1, "partition": "dirichlet", "partition_alpha": 0.1, "num_rounds": 4},
+    {
+        "client_optimizer": "adam",
+        "lr": 0.01,
+        "clip_gradient": 0.5,
+        "warmup_rounds": 2,
+        "num_rounds": 4,
+    },
+    {"model": "lenet5", "augmentation": "crop-flip", "num_rounds": 2},
     {"algorithm": "scaffold", "dataset": "diabetes", "model": "mlp-8", "lr": 0.05, "num_rounds": 4},
     {"algorithm": "fedcomgate", "dataset": "speeches", "model": "bag-8", "num_rounds": 4},
     {
@@ -68,14 +76,6 @@ CASES: list[dict[str, Value]] = [
         "local_steps": 2,
     },
     {"dataset": "shakespeare", "model": "transformer-8", "num_rounds": 2, "local_steps": 2},
-    {
-        "client_optimizer": "adam",
-        "lr": 0.01,
-        "clip_gradient": 0.5,
-        "warmup_rounds": 2,
-        "num_rounds": 4,
-    },
-    {"model": "lenet5", "augmentation": "crop-flip", "num_rounds": 2},
 ]
 
 

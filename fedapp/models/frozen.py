@@ -1,0 +1,107 @@
+"""What a network holds beside the vector that is trained and the statistics that travel with it.
+
+These are frozen parameters, and buffers that are not statistics: integers, masks, counters. They are the same on the
+server and on all nodes, which a digest verifies.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedapp.errors import ConfigError
+from fedapp.files import arrays_digest
+from fedapp.models.flat import FlatModel
+
+Buffers = dict[str, Tensor | None]
+
+
+class FrozenPart:
+    """The frozen parameters and constant buffers of a network, by their names in its state dict."""
+
+    def __init__(self, model: FlatModel) -> None:
+        module, trained = model.module, set(model.names)
+        self._parameters = {n: p for n, p in module.named_parameters() if n not in trained}
+        self._constants: dict[str, _Constant] = {}
+        known = {id(view) for view in model.statistics}
+        for prefix, owner in module.named_modules():
+            for name, buffer in owner._buffers.items():
+                hidden = buffer is None or name in owner._non_persistent_buffers_set
+                if not hidden and id(buffer) not in known:
+                    known.add(id(buffer))
+                    place = f"{prefix}.{name}" if prefix else name
+                    self._constants[place] = _Constant(owner._buffers, name)
+        self._digest = ""
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return its tensors as arrays."""
+        tensors = {name: p.detach() for name, p in self._parameters.items()}
+        tensors |= {name: constant.value for name, constant in self._constants.items()}
+        return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+
+    @property
+    def digest(self) -> str:
+        """What all copies have in common; empty if nothing is frozen."""
+        if not self._digest and (self._parameters or self._constants):
+            self._digest = arrays_digest(self.arrays(), {})
+        return self._digest
+
+    def restore(self) -> None:
+        """Undo what a forward pass has changed of the constants, such as counters."""
+        for constant in self._constants.values():
+            constant.restore()
+
+    @torch.no_grad()
+    def adopt(self, arrays: Mapping[str, NDArray[Any]], digest: str) -> None:
+        """Take over another copy's tensors; raise ConfigError if they are not those, or do not fit."""
+        own = self.arrays()
+        fits = own.keys() == arrays.keys() and all(
+            arrays[name].dtype == array.dtype and arrays[name].size == array.size
+            for name, array in own.items()
+        )
+        if not fits:
+            raise ConfigError(
+                "The server's frozen parameters do not fit the network of this node: install the same version of the "
+                "app, and of the model, on both."
+            )
+        if arrays_digest({n: arrays[n].reshape(own[n].shape) for n in own}, {}) != digest:
+            raise ConfigError(
+                "The frozen parameters that came from the server are not those that it named."
+            )
+        for name, parameter in self._parameters.items():
+            parameter.copy_(_tensor_like(parameter, arrays[name]))
+        for name, constant in self._constants.items():
+            constant.set(_tensor_like(constant.value, arrays[name]))
+        self._digest = digest
+
+
+def _tensor_like(tensor: Tensor, array: NDArray[Any]) -> Tensor:
+    return torch.tensor(array, device=tensor.device).view(tensor.shape)
+
+
+class _Constant:
+    """A buffer that is not a statistic, and its value."""
+
+    def __init__(self, buffers: Buffers, name: str) -> None:
+        found = buffers[name]
+        assert found is not None
+        self._buffers, self._name, self._tensor = buffers, name, found
+        self.set(found.detach().clone())
+
+    def set(self, value: Tensor) -> None:
+        """Give the buffer a value."""
+        self.value = value
+        self._tensor.copy_(value)
+        self._buffers[self._name], self._version = self._tensor, self._tensor._version
+
+    def restore(self) -> None:
+        """Give the buffer its value again, if it has changed."""
+        if self._buffers[self._name] is not self._tensor or self._tensor._version != self._version:
+            self.set(self.value)
+
+
+def frozen_part_of(problem: object) -> FrozenPart | None:
+    """Return what a problem's network holds beside its vector; None if the problem is not a network."""
+    return getattr(problem, "frozen_part", None)

@@ -1,0 +1,1 @@
+"""Compressors as users bring them."""

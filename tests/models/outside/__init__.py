@@ -1,0 +1,1 @@
+"""Networks as users bring them, and those that cannot be trained."""

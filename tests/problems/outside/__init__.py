@@ -1,0 +1,1 @@
+"""Problems as users bring them."""
