@@ -30,6 +30,7 @@ class Needs:
     every_update: bool = False  # a round with fewer is repeated
     no_server_lr: bool = False
     network: bool = False  # the method looks into a network
+    classes: bool = False  # the method compares distributions over classes
     unbiased_compressor: bool = False
     no_error_feedback: str = ""
     plain_sgd: str = ""  # no other client-optimizer
@@ -76,6 +77,7 @@ class Needs:
             "uniform weighting": self.uniform_weighting,
             "no server step size": self.no_server_lr,
             "a network": self.network,
+            "classes": self.classes,
             "an unbiased compressor": self.unbiased_compressor,
             "no error feedback": self.no_error_feedback,
             "plain SGD": self.plain_sgd,

@@ -27,9 +27,19 @@ def check(config: RunConfig, problem: Start) -> None:
             f"{algorithm.name} looks into a network: choose one of fedapp's networks as model, or give yours "
             "`representation`, `head` and `levels` as fedapp.models.networks.Network has them."
         )
+    if algorithm.needs.classes and problem.facts and not problem.facts.num_classes:
+        raise ConfigError(
+            f"{algorithm.name} compares distributions over classes, and {config.dataset} has numbers to predict: choose "
+            "another algorithm."
+        )
     if config.test_share and not kind.is_network:
         raise ConfigError(
             "test-share holds out samples of a network's clients: set test-share = 0."
+        )
+    if config.eval_clients and not kind.is_network:
+        raise ConfigError(
+            f"eval-clients evaluates a network on clients' held-out samples, and {kind.name} has none: set "
+            'eval-clients = "".'
         )
     if (config.trainable or config.lora.rank) and not kind.is_network:
         raise ConfigError(
@@ -77,7 +87,7 @@ def make_strategy(
 def notes(strategy: FederatedStrategy[Any]) -> list[str]:
     """Return what a user should know before the first round."""
     said = strategy.algorithm.notes(strategy.config, strategy.layout)
-    return [*said, what_is_sent(strategy)]
+    return [*said, what_is_sent(strategy), *_what_evaluation_sends(strategy.config)]
 
 
 def warnings(strategy: FederatedStrategy[Any]) -> list[str]:
@@ -100,6 +110,18 @@ def what_is_sent(strategy: FederatedStrategy[Any]) -> str:
     return strategy.upload.in_words(
         _first_cohort(strategy), node_privacy(strategy.config).sent_beside
     )
+
+
+def _what_evaluation_sends(config: RunConfig) -> list[str]:
+    """Say what leaves a node when clients evaluate."""
+    if not config.eval_clients:
+        return []
+    who = "all clients" if config.eval_clients == "all" else f"{config.eval_cohort} clients"
+    again = f", also after {config.eval_finetune} local steps" if config.eval_finetune else ""
+    when = "a round" if config.eval_every == 1 else f"every {config.eval_every} rounds"
+    return [
+        f"To evaluate, {who} {when} send their metrics on held-out samples{again}, and the number of these."
+    ]
 
 
 def expected_bytes(strategy: FederatedStrategy[Any]) -> tuple[float, float]:

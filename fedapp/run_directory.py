@@ -47,6 +47,7 @@ from fedapp.manifest import (
     results_dir,
     run_path,
 )
+from fedapp.problems import subject
 from fedapp.progress import Progress, check_continuation, diverged_since, progress_of
 from fedapp.rounds_file import Record, RoundsFile, add_checks
 
@@ -57,7 +58,7 @@ class RunDirectory:
     """A directory that belongs to one run, and to one process at a time; use as a context manager."""
 
     def __init__(self, config: RunConfig) -> None:
-        existing = _existing(config)
+        existing = existing_run(config)
         self.path = existing or _create(config)
         self._is_new = existing is None
         self._lock = self._locked(config, new=existing is None)
@@ -226,7 +227,7 @@ def hold(directory: Path) -> FileLock:
     return lock
 
 
-def _existing(config: RunConfig) -> Path | None:
+def existing_run(config: RunConfig) -> Path | None:
     """Return the directory of the run to continue; None if a new one is to be made."""
     if not config.resume:
         return None
@@ -249,7 +250,7 @@ def _create(config: RunConfig) -> Path:
     parent = writable_directory("results-dir", results_dir(config))
     stamp = time.strftime("%Y%m%d-%H%M%S")
     algorithm = short(config.algorithm).lower()
-    name = config.run_name or f"{algorithm}-{short(config.problem or config.dataset)}-{stamp}"
+    name = config.run_name or f"{algorithm}-{short(subject(config))}-{stamp}"
     for number in itertools.count(1):
         path = parent / (name if number == 1 else f"{name}-{number}")
         try:

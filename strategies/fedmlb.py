@@ -28,7 +28,7 @@ ALGORITHM = Algorithm(
     FedAvg,
     FedMLBClient,
     options=Options,
-    needs=Needs(network=True),
+    needs=Needs(network=True, classes=True),
 )
 WITH_MOMENTUM = Algorithm(
     "fedmlbm",
@@ -36,5 +36,5 @@ WITH_MOMENTUM = Algorithm(
     FedAvgM,
     FedMLBClient,
     options=MomentumOptions,
-    needs=Needs(network=True),
+    needs=Needs(network=True, classes=True),
 )

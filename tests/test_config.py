@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
         ({"fedprox.mu": -1.0}, "fedprox.mu = -1.0 is not allowed"),
         ({"no-such-key": 1}, "There is no config key 'no-such-key'"),
         ({"algorithm": "fedsgdplus"}, "`fedapp algorithms` lists those there are"),
-        ({"dataset": "imagenet22k"}, "choose digits, quadratic, mnist"),
+        ({"dataset": "imagenet22k"}, "choose digits, quadratic, diabetes"),
         ({"dataset": "mnist", "data-dir": "/no/such/place"}, "is not there"),
         ({"dataset": "mnist", "data-dir": "some/place"}, "should be a full path"),
         ({"state-dir": "some/place"}, "should be a full path"),

@@ -1,17 +1,26 @@
 """Data sets, decoded once and shared by all processes, and their partitions."""
 
+from fedapp.data.arrays import ArrayData, Decoder, load_arrays
 from fedapp.data.cache import ImageData, image_shape, load_images
 from fedapp.data.facts import Facts
-from fedapp.data.partitions import Partition, load_partition
-from fedapp.data.shard import Shard, load_shard
+from fedapp.data.given_images import configured_images
+from fedapp.data.partitions import Divisible, Partition, load_partition
+from fedapp.data.shard import Shard, held_out_of, load_shard, without_samples
 
 __all__ = [
+    "ArrayData",
+    "Decoder",
+    "Divisible",
     "Facts",
     "ImageData",
     "Partition",
     "Shard",
+    "configured_images",
+    "held_out_of",
     "image_shape",
+    "load_arrays",
     "load_images",
     "load_partition",
     "load_shard",
+    "without_samples",
 ]

@@ -158,15 +158,20 @@ def write_splits(directory: Path, train: Split, test: Split) -> None:
         np.save(directory / f"{prefix}_labels.npy", split.labels)
     if train.writers is not None:
         np.save(directory / "writers.npy", np.unique(train.writers, return_inverse=True)[1])
+    warnings = [f"the {k} split: {w}" for k, s in splits for w in s.warnings]
+    facts = measured(train, test) | {"warnings": warnings}
+    (directory / "facts.json").write_text(json.dumps(facts))
+
+
+def measured(train: Split, test: Split) -> dict[str, Any]:
+    """Return the number of classes, and mean and spread of the pixels per channel."""
     images = train.images if len(train.images) else test.images
     moments = [_moments(images[:, channel]) for channel in range(images.shape[1])]
-    facts = {
+    return {
         "num_classes": int(max(train.labels.max(initial=0), test.labels.max(initial=0))) + 1,
         "mean": [mean for mean, _ in moments],
         "std": [std or 1.0 for _, std in moments],
-        "warnings": [f"the {k} split: {w}" for k, s in splits for w in s.warnings],
     }
-    (directory / "facts.json").write_text(json.dumps(facts))
 
 
 def _moments(values: Pixels) -> tuple[float, float]:

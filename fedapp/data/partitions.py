@@ -8,16 +8,37 @@ import logging
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config import RunConfig
-from fedapp.data.cache import ImageData, build_once, cache_dir, mapped
+from fedapp.data.cache import build_once, cache_dir, mapped
 from fedapp.errors import ConfigError
 from fedapp.randomness import generator
 
 log = logging.getLogger("flwr")
+
+
+class Divisible(Protocol):
+    """What partitions need to know about a data set."""
+
+    @property
+    def key(self) -> str:
+        """What names its content."""
+
+    @property
+    def train_labels(self) -> NDArray[np.int64]:
+        """The class of each training sample, or what stands for it."""
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+
+    @property
+    def writers(self) -> NDArray[Any] | None:
+        """Who wrote each training sample."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +63,7 @@ class Partition:
         )
 
 
-def load_partition(data: ImageData, config: RunConfig) -> Partition:
+def load_partition(data: Divisible, config: RunConfig) -> Partition:
     """Load the config's partition, computing it if no process has done so before."""
     own = {"dirichlet": config.partition_alpha, "classes": config.classes_per_client}
     what = (
@@ -67,12 +88,14 @@ def load_partition(data: ImageData, config: RunConfig) -> Partition:
         for labels in (data.train_labels, data.train_labels[partition.indices])
     )
     unheld = there - held
-    if unheld:
+    if unheld and not (
+        data.writers is not None and np.array_equal(data.writers, data.train_labels)
+    ):
         log.warning("%d of %d classes are held by nobody", unheld, there)
     return partition
 
 
-def _partition(data: ImageData, config: RunConfig) -> list[NDArray[np.int64]]:
+def _partition(data: Divisible, config: RunConfig) -> list[NDArray[np.int64]]:
     clients, there = config.num_clients, len(data.train_labels)
     if config.train_samples > there:
         raise ConfigError(
@@ -89,7 +112,7 @@ def _partition(data: ImageData, config: RunConfig) -> list[NDArray[np.int64]]:
     return fill_empty(groups) if config.partition == "dirichlet" else groups
 
 
-def _split(data: ImageData, config: RunConfig) -> list[NDArray[np.int64]]:
+def _split(data: Divisible, config: RunConfig) -> list[NDArray[np.int64]]:
     from datasets import Dataset
     from flwr_datasets.partitioner import (
         DirichletPartitioner,
@@ -139,7 +162,7 @@ def _split(data: ImageData, config: RunConfig) -> list[NDArray[np.int64]]:
             if data.writers is None:
                 raise ConfigError(
                     f'partition = "writer" needs to know who wrote each sample, and '
-                    f"{config.dataset} does not say: use femnist, or a writer_id column."
+                    f"{config.dataset} does not say: use femnist, or set group to the column that says."
                 )
             columns["writer"] = data.writers[chosen]
             if clients > (writers := len(np.unique(columns["writer"]))):

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from fedapp.data.images import Pixels, decode_image, suspicions
 from fedapp.errors import ConfigError
+from fedapp.files import brief
 
 MOST_CLASSES = 1_000_000
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "character")
 WRITER_COLUMNS = ("writer_id", "writer")
+IMAGE_FILES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def decode_table(table: Any, where: str, files: Sequence[Path] = ()) -> Split:
     def place(row: int) -> str:
         return _place(row, where, files)
 
-    labels = _labels(table.column(label), label, place)  # quick, so before the images
+    labels = class_column(table.column(label), label, place)  # quick, so before the images
     images, warnings = _images(table.column(image).to_pylist(), image, where, place)
     return Split(images, labels, _writers(table, writer, place), tuple(warnings))
 
@@ -78,7 +80,7 @@ def _place(row: int, where: str, files: Sequence[Path]) -> str:
     return f"row {row - starts[index]} of {files[index]}"
 
 
-def _labels(column: Any, name: str, place: Callable[[int], str]) -> NDArray[np.int64]:
+def class_column(column: Any, name: str, place: Callable[[int], str]) -> NDArray[np.int64]:
     """Return a column of classes as whole numbers from 0; 2.0 counts as 2, and true as 1."""
     import pyarrow as pa
 
@@ -116,11 +118,13 @@ def _images(
 
     def decode(row: int) -> tuple[Pixels, frozenset[str]]:
         entry = entries[row]
-        encoded = entry.get("bytes") if isinstance(entry, dict) else None
+        encoded = entry.get("bytes") if isinstance(entry, dict) else entry
+        if encoded is None and isinstance(entry, dict) and isinstance(entry.get("path"), str):
+            encoded = _file_content(entry["path"], place(row))
         if not isinstance(encoded, bytes):
             raise ConfigError(
                 f"{where} needs encoded images in its column {name}, and {place(row)} has none: write "
-                "structs with the bytes of a PNG or JPEG file."
+                "the bytes of a PNG or JPEG file, or structs with bytes and path."
             )
         try:
             return decode_image(encoded)
@@ -144,6 +148,35 @@ def _images(
     remarks = Counter(remark for _, found in decoded for remark in sorted(found))
     warnings = [f"{count} of {len(images)} images {text}" for text, count in remarks.items()]
     return images, warnings + suspicions(images)
+
+
+def _file_content(path: str, place: str) -> bytes:
+    """Return the content of an image's file, which a row names by its full path."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{place} names the image {path}, which cannot be read: {brief(error)}."
+        ) from None
+
+
+def decode_folders(directory: Path) -> Split:
+    """Return the images of a directory with a folder for each class; classes are numbered by the alphabet."""
+    folders = sorted(path for path in directory.iterdir() if path.is_dir())
+    pairs = [
+        (file, label)
+        for label, folder in enumerate(folders)
+        for file in sorted(folder.iterdir())
+        if file.suffix.lower() in IMAGE_FILES
+    ]
+    if not pairs:
+        raise ConfigError(
+            f"{directory} holds no images: give it a folder for each class, with {', '.join(IMAGE_FILES)} files."
+        )
+    files = [file for file, _ in pairs]
+    entries = [{"bytes": None, "path": str(file)} for file in files]
+    images, warnings = _images(entries, "image", str(directory), lambda row: str(files[row]))
+    return Split(images, np.array([label for _, label in pairs], np.int64), None, tuple(warnings))
 
 
 def _writers(table: Any, name: str | None, place: Callable[[int], str]) -> NDArray[Any] | None:

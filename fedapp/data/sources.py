@@ -1,4 +1,4 @@
-"""Where images come from: the embedded digits, a directory of parquet files, or the hub.
+"""Where images come from: the embedded digits, a directory of parquet files or of folders, or the hub.
 
 Each source gives a training and a test split as plain arrays; `cache.py` keeps them.
 """
@@ -11,7 +11,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.data.samples import Split, decode_table, mixed_depths
+from fedapp.data.files import (
+    TESTS,
+    TEXT_FILES,
+    find_file,
+    hub_splits,
+    hub_table,
+    split_files,
+)
+from fedapp.data.samples import Split, decode_folders, decode_table, mixed_depths
 from fedapp.errors import ConfigError
 from fedapp.files import existing_directory
 from fedapp.names import did_you_mean
@@ -64,19 +72,29 @@ def find_source(name: str, data_dir: str) -> Source:
         return Source("digits", decode_digits)
     if data_dir:
         directory = existing_directory("data-dir", data_dir)
-        if (directory / name).is_dir():
+        if folders_of(directory / name):
+            return folder_source(name, directory / name)
+        if (directory / name).is_dir() and not split_files(directory / name, "train", TEXT_FILES):
             return parquet_source(name, directory / name, "test")
         held = sorted(p.name for p in directory.iterdir() if any(p.glob("train-*.parquet")))
+        if split_files(directory / name, "train") or find_file(directory, name):
+            raise ConfigError(
+                f"dataset = {name!r} in data-dir {directory} is a table or a text: set problem to tabular-regression, "
+                "tabular-classification, text-classification or next-character."
+            )
         raise ConfigError(
             f"dataset = {name!r} is not in data-dir {directory}{did_you_mean(name, held)}: it holds "
             f"{', '.join(held) or 'no <dataset>/train-*.parquet'}."
         )
+    if "/" in name:
+        return Source(f"hub-{name.replace('/', '--')}-{DECODER}", lambda: decode_named(name))
     if name in HUB:  # all of them 8-bit grey or RGB, which every DECODER read alike
         return Source(f"hub-{name}", lambda: decode_hub(name))
     known = ["digits", *DATASETS, *HUB]
     raise ConfigError(
-        f"dataset = {name!r} is not known{did_you_mean(name, known)}: choose {', '.join(known)}, or set "
-        "data-dir to a directory that holds <dataset>/train-*.parquet and test-*.parquet."
+        f"dataset = {name!r} is not known{did_you_mean(name, known)}: choose {', '.join(known)}, a data "
+        "set of the Hugging Face hub as owner/name, or set data-dir to a directory that holds <dataset>/train-*.parquet and "
+        "test-*.parquet."
     )
 
 
@@ -156,6 +174,47 @@ def decode_hub(name: str) -> tuple[Split, Split]:
     if test is not None:
         return decoded, decode_table(test.with_format("arrow")[:], hub.repo)
     return hold_out(decoded)
+
+
+def folders_of(directory: Path) -> list[Path]:
+    """Return the folders for train and test in a directory of images; empty if it has none."""
+    found = [directory / split for split in ("train", *TESTS)]
+    return [path for path in found if path.is_dir()][:2]
+
+
+def folder_source(name: str, directory: Path) -> Source:
+    """Return a directory's data set of images in `train/<class>/*.png` and `test/<class>/*.png`."""
+    folders = folders_of(directory)
+    content = [
+        (str(f.relative_to(directory)), f.stat().st_size, f.stat().st_mtime_ns)
+        for folder in folders
+        for f in sorted(folder.rglob("*"))
+    ]
+    digest = hashlib.sha256(repr((DECODER, str(directory), content)).encode()).hexdigest()[:12]
+    return Source(f"{name}-folders-{digest}", lambda: _decode_folders(folders))
+
+
+def _decode_folders(folders: list[Path]) -> tuple[Split, Split]:
+    """Decode both folders, which must have the same classes; without a test folder, a tenth is held out."""
+    splits = [decode_folders(folder) for folder in folders]
+    if len(splits) == 1:
+        return hold_out(splits[0])
+    first, second = ({p.name for p in folder.iterdir() if p.is_dir()} for folder in folders)
+    if first != second:
+        raise ConfigError(
+            f"{folders[0]} and {folders[1]} differ in their classes ({', '.join(sorted(first ^ second))}): give both the "
+            "same folders."
+        )
+    return splits[0], splits[1]
+
+
+def decode_named(name: str) -> tuple[Split, Split]:
+    """Fetch any data set of images from the Hugging Face hub, by its owner and name."""
+    train, test = hub_splits(name)
+    decoded = decode_table(hub_table(train, name).rows, name)
+    if test is None:
+        return hold_out(decoded)
+    return decoded, decode_table(hub_table(test, name).rows, name)
 
 
 def hold_out(split: Split, share: float = 0.1) -> tuple[Split, Split]:

@@ -5,20 +5,23 @@ from typing import TYPE_CHECKING
 
 from fedapp.doors import identities, is_outside
 from fedapp.errors import ConfigError
-from fedapp.problems.kinds import KINDS, Kind, find_kind, kind_of
+from fedapp.problems.kinds import KINDS, Kind, find_kind, kind_of, subject
 
 if TYPE_CHECKING:  # torch takes seconds to import, and descriptions of problems do not need it
     from fedapp.config import RunConfig
     from fedapp.data import Shard
     from fedapp.problems.protocols import FederatedProblem
 
-__all__ = ["KINDS", "Kind", "find_kind", "kind_of", "make_problem", "rehearse"]
+__all__ = ["KINDS", "Kind", "find_kind", "kind_of", "make_problem", "rehearse", "subject"]
 
 # The keys that decide what a problem is; runs that differ elsewhere share one.
 _KEYS = [
     "problem",
     "dataset",
     "data_dir",
+    "features",
+    "target",
+    "group",
     "train_samples",
     "partition",
     "partition_alpha",
@@ -34,6 +37,7 @@ _KEYS = [
     "batch_size",
     "weighting",
     "eval_train",
+    "metrics",
     "test_share",
     "augmentation",
     "options",

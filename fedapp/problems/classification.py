@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +12,12 @@ from fedapp.data import (
     ImageData,
     Partition,
     Shard,
+    configured_images,
+    held_out_of,
     image_shape,
-    load_images,
     load_partition,
     load_shard,
+    without_samples,
 )
 from fedapp.data.facts import Facts
 from fedapp.doors import is_outside
@@ -24,10 +27,12 @@ from fedapp.models.layout import Layout
 from fedapp.models.networks import layout_of, make_network, statistics
 from fedapp.models.outside import outside_model, seeded
 from fedapp.models.partial import select
+from fedapp.problems.measures import ClassMeasures
 from fedapp.problems.network import NetworkProblem
 from fedapp.problems.outline import Outline
 from fedapp.problems.problem import Batch, Problem, Rows
 from fedapp.randomness import torch_seed
+from fedapp.wire.facts import facts_from_text
 
 
 class Images(Problem):
@@ -37,13 +42,18 @@ class Images(Problem):
         self.config = config
         self.data: ImageData
         self.partition: Partition | None  # None: the nodes have their own data
-        if shard:
+        self.held_out: Partition | None = None  # a node's own test images, dealt to its clients
+        if shard and shard.data_dir:
             self.data, self.partition = load_shard(shard, config)
+            self.held_out = held_out_of(self.data, shard, config)
+        elif shard:  # a server without data
+            self.data, self.partition = without_samples(shard.facts), None
         else:
-            self.data = load_images(config.dataset, config.data_dir)
+            self.data = configured_images(config)
             there = len(self.data.train_labels)
             self.partition = load_partition(self.data, config) if there else None
         self.facts: Facts = self.data.facts
+        self._measures = ClassMeasures(config.metrics)
         device = torch.device(config.device)
         self._mean = torch.tensor(self.data.mean, device=device).view(-1, 1, 1)
         self._scale = 1 / torch.tensor(self.data.std, device=device).view(-1, 1, 1)
@@ -71,6 +81,10 @@ class Images(Problem):
         """Return a client's images."""
         return Rows(self._train, self.held()[client])
 
+    def client_test_data(self, client: int) -> Rows | None:
+        """Return a client's part of its node's own test images, if there are any."""
+        return None if self.held_out is None else Rows(self._test, self.held_out[client])
+
     def test_data(self) -> Sequence[Tensor] | None:
         """Return the test images."""
         return self._test if len(self._test[1]) else None
@@ -90,6 +104,14 @@ class Images(Problem):
         # A copy even of floats: what follows is in place, and must not reach the data.
         numbers = images.to(dtype=self._dtype, memory_format=torch.channels_last, copy=True)
         return numbers.sub_(self._mean).mul_(self._scale), labels
+
+    def metrics(self, outputs: Tensor, batch: Batch) -> dict[str, Any]:
+        """Return what the metrics need of a batch."""
+        return self._measures.of_batch(outputs, batch[-1])
+
+    def combine(self, parts: Sequence[dict[str, Any]], count: int) -> dict[str, float]:
+        """Return the metrics of all batches."""
+        return self._measures.combined(parts, count)
 
 
 class Classification(NetworkProblem):
@@ -122,16 +144,21 @@ class Classification(NetworkProblem):
 
 
 def outline(config: RunConfig) -> Outline:
-    """Return the size of the config's network, which gets no memory."""
+    """Return the size of the config's network, which gets no memory; if the network or the data are the user's, make it."""
+    if is_outside(config.model) or is_outside(config.dataset):
+        with seeded(torch_seed(config.seed, "model")):
+            network = Images(config).model()
+        select(network, config.trainable, config.lora)
+        return Outline(layout_of(network, config.model), _num_buffers(network), config.dtype)
     layout, num_buffers = _measure_network(
         config.dataset,
         config.data_dir,
         config.model,
         config.norm,
         config.table(VitKeys).image_size,
-        config.seed,
         config.trainable,
         config.lora,
+        facts_from_text(config.facts) if config.facts else None,
     )
     return Outline(layout, num_buffers, config.dtype)
 
@@ -143,18 +170,20 @@ def _measure_network(
     model: str,
     norm: str,
     image_size: int,
-    seed: int,
     trainable: str,
     lora: LoraKeys,
+    facts: Facts | None = None,
 ) -> tuple[Layout, int]:
     """Return a network's layout, and the length of its statistics."""
-    shape, num_classes = image_shape(dataset, data_dir)
-    if is_outside(model):  # it may not know how to be made without memory
-        with seeded(torch_seed(seed, "model")):
-            network = outside_model(model, load_images(dataset, data_dir).facts)
+    if facts:
+        shape, num_classes = without_samples(facts).image_shape, facts.num_classes
     else:
-        with torch.device("meta"):
-            network = make_network(model, shape, num_classes, norm, 0, image_size)
+        shape, num_classes = image_shape(dataset, data_dir)
+    with torch.device("meta"):
+        network = make_network(model, shape, num_classes, norm, 0, image_size)
     select(network, trainable, lora)
-    num_buffers = sum(buffers[name].numel() for buffers, name in statistics(network))
-    return layout_of(network, model), num_buffers
+    return layout_of(network, model), _num_buffers(network)
+
+
+def _num_buffers(network: nn.Module) -> int:
+    return sum(buffers[name].numel() for buffers, name in statistics(network))

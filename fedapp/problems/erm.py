@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedapp.config import LocalWork, RunConfig
-from fedapp.data import ImageData, image_shape, load_images, load_partition
+from fedapp.data import ImageData, configured_images, image_shape, load_partition
+from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout
 from fedapp.problems.batches import shuffled_batches
@@ -42,7 +43,7 @@ class LinearERM:
     def __init__(self, config: RunConfig) -> None:
         self.convex = config.model == "logistic"
         self.device, self.dtype = torch.device(config.device), getattr(torch, config.dtype)
-        data = _two_sided(load_images(config.dataset, config.data_dir), config)
+        data = _two_sided(configured_images(config), config)
         self.partition = load_partition(data, config)
         self.decay = config.table(ErmKeys).regularization * SMOOTHNESS[config.model]
         positive = config.table(ErmKeys).positive
@@ -132,7 +133,10 @@ class LinearERM:
 
 def outline(config: RunConfig) -> Outline:
     """Return the size of the linear classifier: one weight for each number of an image."""
-    shape, _ = image_shape(config.dataset, config.data_dir)
+    if is_outside(config.dataset):
+        shape = configured_images(config).image_shape
+    else:
+        shape, _ = image_shape(config.dataset, config.data_dir)
     return Outline(Layout.single(prod(shape)), 0, config.dtype)
 
 

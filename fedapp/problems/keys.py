@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from fedapp.errors import ConfigError
+from fedapp.names import did_you_mean
 from fedapp.tables import Table
 
 
@@ -34,3 +36,37 @@ class ErmKeys(Table):
     )
     negative: int = Field(-1, ge=-1, description="the other class; -1: all the rest")
     regularization: float = Field(1e-4, gt=0, description="lambda over the smoothness constant L")
+
+
+class TextKeys(Table):
+    """The classification of texts, `problem = "text-classification"`."""
+
+    vocabulary: int = Field(
+        4096,
+        ge=2,
+        le=2**20,
+        description="numbers that words are hashed to, so that nodes need not agree on a list of words",
+    )
+    length: int = Field(64, ge=1, le=2**16, description="words of a text that are read")
+
+
+class CharacterKeys(Table):
+    """The prediction of the next character, `problem = "next-character"`."""
+
+    length: int = Field(80, ge=1, le=2**16, description="characters of a sample")
+
+
+OF_CLASSES = ("accuracy", "auc", "f1")
+OF_NUMBERS = ("rmse", "mae")
+
+
+def chosen_metrics(metrics: str, of_classes: bool) -> tuple[str, ...]:
+    """Return the metrics that the key `metrics` names, or those that are usual for classes or for numbers."""
+    known = OF_CLASSES if of_classes else OF_NUMBERS
+    names = tuple(dict.fromkeys(metrics.replace(",", " ").split()))
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"metrics = {metrics!r} names {name!r}{did_you_mean(name, known)}: choose among {', '.join(known)}."
+            )
+    return names or (OF_CLASSES[:1] if of_classes else OF_NUMBERS)

@@ -6,18 +6,26 @@ A new problem is one `Kind` here and one module with its class.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
 from fedapp.models.keys import VitKeys
 from fedapp.names import did_you_mean
-from fedapp.problems.keys import ErmKeys, QuadraticKeys
+from fedapp.problems.keys import (
+    CharacterKeys,
+    ErmKeys,
+    QuadraticKeys,
+    TextKeys,
+    chosen_metrics,
+)
 from fedapp.tables import Table
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
-    from fedapp.data import Shard
+    from fedapp.data import Divisible, Shard
+    from fedapp.problems.arrays import ArrayProblem
     from fedapp.problems.outline import Outline
     from fedapp.problems.protocols import FederatedProblem
 
@@ -35,7 +43,8 @@ class Kind:
     models: tuple[str, ...] = ()  # values of the key model that choose it
     uses_model: bool = True  # whether the key model matters, so that it belongs into labels
     is_network: bool = False  # algorithms may look into it, and nodes may have their own data
-    has_classes: bool = True  # whether clients hold labelled samples of a data set
+    # The samples that a partition divides, by class, by tenths of a number or by group; None: there are none.
+    data: "Callable[[RunConfig], Divisible] | None" = None
     regularizer: str = ""  # the key of the problem's own regulariser; weight-decay is then refused
 
 
@@ -87,6 +96,76 @@ def _outline_outside(config: "RunConfig") -> "Outline":
     return outline(config)
 
 
+def _images(config: "RunConfig") -> "Divisible":
+    from fedapp.data import configured_images
+
+    return configured_images(config)
+
+
+def _array_problem(place: str) -> "type[ArrayProblem]":
+    module, _, name = place.partition(":")
+    found: type[ArrayProblem] = getattr(import_module(f"fedapp.problems.{module}"), name)
+    return found
+
+
+def _makes(place: str) -> "Callable[[RunConfig, Shard | None], FederatedProblem]":
+    """Return the function that makes a problem on tables or texts, which is at `module:class`."""
+
+    def make(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
+        from fedapp.problems.network import NetworkProblem
+
+        return NetworkProblem(_array_problem(place)(config), config)
+
+    return make
+
+
+def _loads(place: str) -> "Callable[[RunConfig], Divisible]":
+    """Return the function that loads the data of such a problem."""
+
+    def load(config: "RunConfig") -> "Divisible":
+        from fedapp.data import load_arrays
+
+        return load_arrays(config, _array_problem(place).decoder)
+
+    return load
+
+
+def _inferred(config: "RunConfig") -> Kind:
+    """Return the problem that the user's data are for."""
+    from fedapp.data.outside import given_data, problem_of
+
+    name = problem_of(given_data(config), config)
+    return next(kind for kind in KINDS if kind.name == name)
+
+
+def _make_inferred(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
+    return _inferred(config).make(config, shard)
+
+
+def _inferred_data(config: "RunConfig") -> "Divisible":
+    load = _inferred(config).data
+    assert load is not None  # it is one for images, tables or texts
+    return load(config)
+
+
+def _outline_made(config: "RunConfig") -> "Outline":
+    """Make the problem to know its size: it depends on the data, which are small or memory-mapped."""
+    from fedapp.problems.outline import outline_of
+
+    return outline_of(kind_of(config).make(config, None), config.dtype)
+
+
+def _measured(of_classes: bool) -> "Callable[[RunConfig], tuple[str, ...]]":
+    """Return the function that names the figures of a network's evaluation."""
+
+    def figures(config: "RunConfig") -> tuple[str, ...]:
+        metrics = chosen_metrics(config.metrics, of_classes)
+        objective = ["objective"] if config.eval_train else []
+        return ("test_loss", *(f"test_{name}" for name in metrics), *objective)
+
+    return figures
+
+
 QUADRATIC = Kind(
     name="quadratic",
     make=_make_quadratic,
@@ -95,7 +174,6 @@ QUADRATIC = Kind(
     tables={"quadratic": QuadraticKeys},
     datasets=("quadratic",),
     uses_model=False,
-    has_classes=False,
 )
 LINEAR = Kind(
     name="linear",
@@ -111,18 +189,65 @@ LINEAR = Kind(
     tables={"erm": ErmKeys},
     models=("logistic", "sigmoid-erm"),
     regularizer="erm.regularization",
+    data=_images,
 )
 CLASSIFICATION = Kind(
     name="classification",
     make=_make_classification,
     outline=_outline_classification,
-    metrics=lambda config: (
-        "test_loss",
-        "test_accuracy",
-        *(["objective"] if config.eval_train else []),
-    ),
+    metrics=_measured(of_classes=True),
     tables={"vit": VitKeys},
     is_network=True,
+    data=_images,
+)
+REGRESSION = Kind(
+    name="tabular-regression",
+    make=_makes("tabular:RegressionTable"),
+    outline=_outline_made,
+    metrics=_measured(of_classes=False),
+    tables={},
+    datasets=("diabetes",),
+    is_network=True,
+    data=_loads("tabular:RegressionTable"),
+)
+TABLE = Kind(
+    name="tabular-classification",
+    make=_makes("tabular:Table"),
+    outline=_outline_made,
+    metrics=_measured(of_classes=True),
+    tables={},
+    datasets=("breast_cancer", "wine"),
+    is_network=True,
+    data=_loads("tabular:Table"),
+)
+TEXT = Kind(
+    name="text-classification",
+    make=_makes("text:Text"),
+    outline=_outline_made,
+    metrics=_measured(of_classes=True),
+    tables={"text": TextKeys},
+    datasets=("speeches",),
+    is_network=True,
+    data=_loads("text:Text"),
+)
+CHARACTERS = Kind(
+    name="next-character",
+    make=_makes("characters:Characters"),
+    outline=_outline_made,
+    metrics=_measured(of_classes=True),
+    tables={"characters": CharacterKeys},
+    datasets=("shakespeare",),
+    is_network=True,
+    data=_loads("characters:Characters"),
+)
+INFERRED = Kind(  # of a user's data set, which decides what is trained
+    name="dataset",
+    make=_make_inferred,
+    outline=_outline_made,
+    metrics=lambda config: ("test_loss", *(["objective"] if config.eval_train else [])),
+    tables={},
+    is_network=True,
+    data=_inferred_data,
 )
 OUTSIDE = Kind(  # a user's own
     name="problem",
@@ -132,9 +257,9 @@ OUTSIDE = Kind(  # a user's own
     tables={},
     uses_model=False,
     is_network=True,
-    has_classes=False,
 )
-KINDS = (QUADRATIC, LINEAR, CLASSIFICATION)  # the first that is chosen by name; otherwise the last
+# The first that is chosen by name; otherwise the last:
+KINDS = (QUADRATIC, LINEAR, REGRESSION, TABLE, TEXT, CHARACTERS, CLASSIFICATION)
 # Names that are neither a data set of images nor a network:
 DATASETS = tuple(name for kind in KINDS for name in kind.datasets)
 MODELS = tuple(name for kind in KINDS for name in kind.models)
@@ -143,6 +268,11 @@ MODELS = tuple(name for kind in KINDS for name in kind.models)
 def kind_of(config: "RunConfig") -> Kind:
     """Return the problem of a run."""
     return find_kind(config.problem, config.dataset, config.model)
+
+
+def subject(config: "RunConfig") -> str:
+    """Return what a run is known by beside its algorithm: its data set or, without one, its problem."""
+    return config.dataset if kind_of(config).data else config.problem or config.dataset
 
 
 def find_kind(problem: str, dataset: str, model: str) -> Kind:
@@ -157,4 +287,5 @@ def find_kind(problem: str, dataset: str, model: str) -> Kind:
             "package.module:name."
         )
     chosen = (kind for kind in KINDS if dataset in kind.datasets or model in kind.models)
-    return named[0] if named else next(chosen, CLASSIFICATION)
+    otherwise = INFERRED if is_outside(dataset) else CLASSIFICATION
+    return named[0] if named else next(chosen, otherwise)

@@ -5,8 +5,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedapp.data.facts import Facts
 from fedapp.models.layout import Layout
-from fedapp.problems.protocols import Vector
+from fedapp.problems.protocols import FederatedProblem, Vector
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Outline:
     layout: Layout
     num_buffers: int
     dtype: str
-    facts: None = None  # there are no images
+    facts: Facts | None = None
 
     def initial(self) -> tuple[Vector, Vector]:
         """Return zeros, the same arrays every time."""
@@ -27,3 +28,8 @@ class Outline:
 def _zeros(count: int, dtype: str) -> Vector:
     zeros: Vector = np.zeros(count, dtype)
     return zeros
+
+
+def outline_of(problem: FederatedProblem, dtype: str) -> Outline:
+    """Return the outline of a problem that was made for that, where nothing else knows its size."""
+    return Outline(problem.layout, problem.initial()[1].size, dtype, problem.facts)

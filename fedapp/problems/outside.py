@@ -10,7 +10,7 @@ from fedapp.doors import call_with, find_object, user_code
 from fedapp.errors import ConfigError
 from fedapp.models.outside import checked
 from fedapp.problems.network import NetworkProblem
-from fedapp.problems.outline import Outline
+from fedapp.problems.outline import Outline, outline_of
 from fedapp.problems.problem import Batch, Data, Problem
 from fedapp.problems.protocols import FederatedProblem
 
@@ -36,8 +36,7 @@ def outside_problem(config: RunConfig) -> FederatedProblem:
 
 def outline(config: RunConfig) -> Outline:
     """Return the size of the problem; it is made for that, since nothing else knows its size."""
-    problem = outside_problem(config)
-    return Outline(problem.layout, problem.initial()[1].size, config.dtype)
+    return outline_of(outside_problem(config), config.dtype)
 
 
 class _Guarded(Problem):
@@ -57,6 +56,11 @@ class _Guarded(Problem):
         """Return a client's samples."""
         with user_code("problem", self._name, f"loading the data of client {client}"):
             return self._problem.client_data(client)
+
+    def client_test_data(self, client: int) -> Data | None:
+        """Return the samples that a client is evaluated on."""
+        with user_code("problem", self._name, f"loading the test data of client {client}"):
+            return self._problem.client_test_data(client)
 
     def test_data(self) -> Data | None:
         """Return the test samples."""

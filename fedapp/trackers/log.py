@@ -80,7 +80,8 @@ class TrackerLog(Observer):
 
     def __init__(self, tracker: Tracker, directory: Path) -> None:
         self._tracker, self._directory = tracker, directory
-        self._totals = dict.fromkeys((f.name for f in FIGURES.values() if f.unit == "bytes"), 0)
+        sent = (f.name for f in FIGURES.values() if f.unit == "bytes" and f.summed)
+        self._totals = dict.fromkeys(sent, 0)
         self._last = tracker.last_round()
         self._works = True
 
@@ -115,6 +116,8 @@ class TrackerLog(Observer):
 
     def on_end(self, error: BaseException | None) -> None:
         """Save the model and the report page, and end."""
+        if not self._works:
+            return
         with tempfile.TemporaryDirectory(prefix="fedapp-") as place:
             files = {"model": self._directory / MODEL, "report": Path(place) / "report.html"}
             _write_report(self._directory, files["report"])

@@ -30,6 +30,10 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),  # compressed; states delivered
         ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
         (
+            {"server_data": False, "eval_clients": "0.5", "test_share": 0.2, "eval_finetune": 2},
+            3,
+        ),  # all that clients evaluate
+        (
             {
                 "client_optimizer": "adam",
                 "optimizer__state": "keep",
@@ -52,6 +56,8 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         ),
         ({"model": "tests.models.outside.networks:Tied", "compressor": SIGNS, "options": SHARE}, 3),
         ({"problem": "tests.problems.outside.problems:Prices", "algorithm": "scaffold"}, 2),
+        ({"algorithm": "moon", "dataset": "speeches", "model": "bag-8"}, 2),  # embedded texts
+        ({"algorithm": "fedcomgate", "dataset": "diabetes", "model": "mlp-8", "lr": 0.05}, 2),
     ],
 )
 def test_the_same_bits_as_inline(

@@ -18,6 +18,12 @@ CONFIGS: dict[str, dict[str, Value]] = {
     "network": {"model": "logreg"},
     "network, eval-train": {"model": "logreg", "eval-train": True},
     "network, BatchNorm": {"model": "resnet20"},
+    "network, metrics": {"model": "logreg", "metrics": "f1 auc"},
+    "regression": {"dataset": "diabetes", "model": "mlp-4"},
+    "regression, eval-train": {"dataset": "diabetes", "model": "mlp-4", "eval-train": True},
+    "table": {"dataset": "wine", "model": "logreg", "metrics": "accuracy auc"},
+    "text": {"dataset": "speeches", "model": "bag"},
+    "characters": {"dataset": "shakespeare", "model": "transformer-8"},
 }
 
 

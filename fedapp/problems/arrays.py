@@ -1,0 +1,71 @@
+"""What problems on tables and texts share: their data, how clients hold them, and the network's choice."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedapp.config import RunConfig
+from fedapp.data import ArrayData, Decoder, Partition, load_arrays, load_partition
+from fedapp.data.facts import Facts
+from fedapp.data.parts import Part
+from fedapp.doors import is_outside
+from fedapp.errors import ConfigError
+from fedapp.models.outside import outside_model
+from fedapp.problems.measures import ClassMeasures, NumberMeasures
+from fedapp.problems.problem import Batch, Problem, Rows
+
+
+class ArrayProblem(Problem):
+    """Samples that are rows of arrays; the data are memory-mapped."""
+
+    decoder: ClassVar[Decoder]
+    measures: ClassMeasures | NumberMeasures
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.data: ArrayData = load_arrays(config, self.decoder)
+        self.partition: Partition | None = None  # None: there is nothing to train on
+        if len(self.data.train):
+            self.partition = load_partition(self.data, config)
+        self.facts: Facts = self.data.facts
+        self._train, self._test = map(_tensors, (self.data.train, self.data.test))
+
+    def model(self) -> nn.Module:
+        """Return the config's network."""
+        if is_outside(self.config.model):
+            return outside_model(self.config.model, self.facts)
+        return self.network(self.config.model)
+
+    @abstractmethod
+    def network(self, name: str) -> nn.Module:
+        """Return a new network of fedapp's by its name."""
+
+    def client_data(self, client: int) -> Rows:
+        """Return a client's samples."""
+        if self.partition is None:
+            raise ConfigError(
+                "There is nothing to train on: give the data set a training split, such as train.csv."
+            )
+        return Rows(self._train, self.partition[client])
+
+    def test_data(self) -> Sequence[Tensor] | None:
+        """Return the test samples."""
+        return self._test if len(self._test[1]) else None
+
+    def metrics(self, outputs: Tensor, batch: Batch) -> dict[str, Any]:
+        """Return what the metrics need of a batch."""
+        return self.measures.of_batch(outputs, batch[-1])
+
+    def combine(self, parts: Sequence[dict[str, Any]], count: int) -> dict[str, float]:
+        """Return the metrics of all batches."""
+        return self.measures.combined(parts, count)
+
+
+def _tensors(part: Part) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets as tensors; what a user gives may be read-only, which torch does not take."""
+    inputs, targets = (np.require(a, requirements=["W"]) for a in (part.inputs, part.targets))
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
