@@ -36,6 +36,11 @@ def check(config: RunConfig, problem: Start) -> None:
         raise ConfigError(
             "test-share holds out samples of a network's clients: set test-share = 0."
         )
+    if config.eval_clients and not kind.is_network:
+        raise ConfigError(
+            f"eval-clients evaluates a network on clients' held-out samples, and {kind.name} has none: set "
+            'eval-clients = "".'
+        )
     if (config.trainable or config.lora.rank) and not kind.is_network:
         raise ConfigError(
             "trainable and lora.rank choose what is trained of a network: leave them at their defaults."
@@ -82,7 +87,7 @@ def make_strategy(
 def notes(strategy: FederatedStrategy[Any]) -> list[str]:
     """Return what a user should know before the first round."""
     said = strategy.algorithm.notes(strategy.config, strategy.layout)
-    return [*said, what_is_sent(strategy)]
+    return [*said, what_is_sent(strategy), *_what_evaluation_sends(strategy.config)]
 
 
 def warnings(strategy: FederatedStrategy[Any]) -> list[str]:
@@ -105,6 +110,18 @@ def what_is_sent(strategy: FederatedStrategy[Any]) -> str:
     return strategy.upload.in_words(
         _first_cohort(strategy), node_privacy(strategy.config).sent_beside
     )
+
+
+def _what_evaluation_sends(config: RunConfig) -> list[str]:
+    """Say what leaves a node when clients evaluate."""
+    if not config.eval_clients:
+        return []
+    who = "all clients" if config.eval_clients == "all" else f"{config.eval_cohort} clients"
+    again = f", also after {config.eval_finetune} local steps" if config.eval_finetune else ""
+    when = "a round" if config.eval_every == 1 else f"every {config.eval_every} rounds"
+    return [
+        f"To evaluate, {who} {when} send their metrics on held-out samples{again}, and the number of these."
+    ]
 
 
 def expected_bytes(strategy: FederatedStrategy[Any]) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """The ClientApp: from a message to the clients that this node hosts, and back."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from fedapp import wire
 from fedapp.algorithm import Algorithm
 from fedapp.client import State
+from fedapp.client_evaluation import evaluate_client
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts, Shard
@@ -75,12 +76,16 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
 
     A node whose data are a part of what the server knows loads them only if the server asks for it.
     """
+    asked = wire.wants_facts(check)
     report = Report(list(hosted), own_data=bool(context.node_config.get("data-dir")))
     if not report.own_data and not check.get("shared-data"):
         return report
     try:
+        if asked:
+            node_privacy(config).demand_openness()
         digest = wire.frozen_digest_of(check)
-        problem = _node_problem(config, _shard(context, hosted, wire.facts_of(check)), digest)
+        shard = _shard(context, hosted, wire.facts_of(check), asked)
+        problem = _node_problem(config, shard, digest)
         try:
             bring_up_to_date(problem, digest, {}, FrozenStore(config, context.state))
         except LacksFrozenError:
@@ -88,7 +93,8 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
         samples = sum(problem.objective(client).num_examples for client in hosted)
         rehearse(config, problem, hosted[0], with_test_data=False)
         shown = node_privacy(config).shows_samples
-        return replace(report, samples=samples if shown else None)
+        facts = problem.facts if asked else None
+        return replace(report, samples=samples if shown else None, facts=facts)
     except ConfigError as error:
         log.error("%s%s", error, traceback_of(error))
         return replace(report, problem=str(error))
@@ -121,16 +127,8 @@ def train(message: Message, context: Context) -> Message:
         privacy = node_privacy(config)
         privacy.demand(algorithm, problem)
         spent = privacy.charge(context, [c for c in invitation.accepted if c in hosted])
-    except ConfigError as error:
-        log.error("%s%s", error, traceback_of(error))
-        failed = [Refusal(c, Reason.FAILED, str(error)) for c in invitation.accepted]
-        wire.add_refusals(content, failed)
-        return Message(content, reply_to=message)
-    except LacksFrozenError as error:
-        log.info("This node asks the server for the frozen parameters")
-        lacking = [Refusal(c, Reason.LACKS_FROZEN, str(error)) for c in invitation.accepted]
-        wire.add_refusals(content, lacking)
-        return Message(content, reply_to=message)
+    except (ConfigError, LacksFrozenError) as error:
+        return _all_refused(message, invitation.accepted, error)
     for client in invitation.accepted:
         try:
             if client not in hosted:
@@ -145,6 +143,56 @@ def train(message: Message, context: Context) -> Message:
             log.exception("Client %d failed in round %d", client, invitation.round)
             refusals.append(privacy.refusal(client, error))
     wire.add_refusals(content, refusals)
+    return Message(content, reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Have the clients that are asked evaluate a model on their held-out samples, one after the other."""
+    request = wire.unpack_evaluation_request(message.content)
+    content = RecordDict()
+    refusals: list[Refusal] = []
+    try:
+        config = _config(context)
+        budget.limits_of(context.node_config).demand(config)
+        privacy = node_privacy(config)
+        privacy.demand_openness()
+        hosted = hosted_clients(context.node_config, config.num_clients)
+        shard = _shard(context, hosted, request.facts)
+        problem = _node_problem(config, shard, request.frozen)
+        store = FrozenStore(config, context.state)
+        bring_up_to_date(problem, request.frozen, request.frozen_arrays, store)
+    except (ConfigError, LacksFrozenError) as error:
+        return _all_refused(message, request.clients, error)
+    for client in request.clients:
+        try:
+            if client not in hosted:
+                raise ValueError(f"this node does not host client {client}")
+            objective = problem.objective(client)
+            result = evaluate_client(objective, config, client, request.round, request.shared)
+            wire.add_evaluation(content, result)
+        except ConfigError as error:
+            log.error(str(error))
+            refusals.append(Refusal(client, Reason.FAILED, str(error)))
+        except Exception as error:
+            log.exception("Client %d failed to evaluate in round %d", client, request.round)
+            refusals.append(privacy.refusal(client, error))
+    wire.add_refusals(content, refusals)
+    return Message(content, reply_to=message)
+
+
+def _all_refused(
+    message: Message, clients: Iterable[int], error: ConfigError | LacksFrozenError
+) -> Message:
+    """Return an answer that says why none of the clients did what they were asked."""
+    reason = Reason.FAILED
+    if isinstance(error, LacksFrozenError):
+        log.info("This node asks the server for the frozen parameters")
+        reason = Reason.LACKS_FROZEN
+    else:
+        log.error("%s%s", error, traceback_of(error))
+    content = RecordDict()
+    wire.add_refusals(content, [Refusal(client, reason, str(error)) for client in clients])
     return Message(content, reply_to=message)
 
 
@@ -191,11 +239,14 @@ def _node_problem(config: RunConfig, shard: Shard | None, digest: str) -> Federa
         return make_problem(config.model_copy(update={"vit": vit}), shard)
 
 
-def _shard(context: Context, hosted: range, facts: Facts | None) -> Shard | None:
+def _shard(
+    context: Context, hosted: range, facts: Facts | None, to_agree: bool = False
+) -> Shard | None:
+    """Return this node's own data, if it has some; without facts only if they are still to be agreed on."""
     directory = context.node_config.get("data-dir")
     if not directory:
         return None
-    if not facts:
+    if not facts and not to_agree:
         raise ConfigError(
             "This run has no images, and this node has data of its own: take data-dir out of its config."
         )

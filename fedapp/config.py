@@ -248,6 +248,14 @@ class RunConfig(Table):
     train_samples: int = Field(
         0, ge=0, description="if > 0, only this many of the training samples, chosen at random"
     )
+    server_data: bool = Field(
+        True,
+        description="false: the server loads no data; what it must know about them, the nodes tell it before round 1",
+    )
+    facts: str = Field(
+        "",
+        description="with server-data = false: what the nodes would tell, as JSON (see docs/evaluation.md); empty: they are asked",
+    )
     partition: Literal["iid", "dirichlet", "classes", "writer"] = Field(
         "classes",
         description='who holds which samples: "iid"; by class, or tenth of a number, "dirichlet" or "classes"; "writer": by writer, speaker or group',
@@ -292,12 +300,24 @@ class RunConfig(Table):
         "",
         description='what is evaluated beside the loss: "accuracy auc f1" of classes, "rmse mae" of numbers; empty: accuracy, or both',
     )
+    eval_clients: str = Field(
+        "",
+        description='clients that evaluate the model on their held-out samples: "all", a number such as "10" or a share such as "0.1"; empty: none',
+    )
+    eval_finetune: int = Field(
+        0,
+        ge=0,
+        description="with eval-clients: they evaluate it again after this many local SGD steps from it; 0: they do not",
+    )
     eval_train: bool = Field(
         False,
         description="evaluate on all the clients' training samples too: the figure `objective`",
     )
     target_accuracy: float = Field(
-        0.0, ge=0, le=1, description="stop when the test accuracy reaches it; 0: run all rounds"
+        0.0,
+        ge=0,
+        le=1,
+        description="stop when the test accuracy, or without a test set the clients' mean accuracy, reaches it; 0: run all rounds",
     )
     results_dir: str = Field(
         "",
@@ -394,6 +414,22 @@ class RunConfig(Table):
             raise ValueError("should name a node for each partition from 0 to the largest")
         return text
 
+    @field_validator("eval_clients", mode="before")
+    @classmethod
+    def _is_text(cls, value: object) -> object:
+        return str(value) if type(value) in (int, float) else value
+
+    @field_validator("eval_clients")
+    @classmethod
+    def _counts_clients(cls, text: str) -> str:
+        if text in ("", "all") or re.fullmatch(r"[1-9]\d{0,8}", text):
+            return text
+        if re.fullmatch(r"\d?\.\d{1,9}", text) and 0 < float(text) <= 1:
+            return text
+        raise ValueError(
+            'should be "all", a number of clients such as "10", or a share of them such as "0.1"'
+        )
+
     @field_validator("data_dir", "state_dir", "resume")
     @classmethod
     def _isfull_path(cls, path: str | bool) -> str | bool:
@@ -410,6 +446,19 @@ class RunConfig(Table):
             raise ValueError(
                 f"min-clients = {self.min_clients} can never be met: set it to at most "
                 f"clients-per-round = {self.clients_per_round}"
+            )
+        if self.eval_clients.isdigit() and int(self.eval_clients) > self.num_clients:
+            raise ValueError(
+                f"eval-clients = {self.eval_clients} is more than there are clients: set it to at most "
+                f"num-clients = {self.num_clients}"
+            )
+        if self.eval_finetune and not self.eval_clients:
+            raise ValueError('eval-finetune needs clients that evaluate: set eval-clients = "all"')
+        if self.facts and self.server_data:
+            raise ValueError("facts stand in for the server's data: set server-data = false")
+        if self.eval_train and not self.server_data:
+            raise ValueError(
+                "eval-train evaluates on the server, which has no data: set eval-train = false"
             )
         if self.resume is True and not self.run_name:
             raise ValueError(
@@ -443,6 +492,18 @@ class RunConfig(Table):
     def local_work(self) -> LocalWork:
         """What a client does in a round."""
         return LocalWork(self.local_steps, self.local_epochs, self.batch_size)
+
+    @property
+    def eval_cohort(self) -> int:
+        """How many clients evaluate."""
+        text = self.eval_clients
+        if not text or text == "all":
+            return self.num_clients if text else 0
+        return int(text) if text.isdigit() else max(round(float(text) * self.num_clients), 1)
+
+    def evaluates_in(self, round_: int) -> bool:
+        """Return whether the model is evaluated after a round: every few rounds, and after the last."""
+        return round_ % self.eval_every == 0 or round_ == self.num_rounds
 
     def lr_at(self, round_: int) -> float:
         """Return the local step size of a round (the first is 1)."""

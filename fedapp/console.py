@@ -19,6 +19,8 @@ from fedapp.traffic import human_bytes
 
 MOST_NODES = 50  # that are shown one by one
 MOST_CLIENTS = 5  # of a node
+# What the summary adds up over the rounds.
+TOTALS = ("uplink_bytes", "downlink_bytes", "failures", "eval_uplink_bytes", "eval_downlink_bytes", "eval_failures")  # fmt: skip
 
 
 class RunConsole(Observer):
@@ -49,7 +51,7 @@ class RunConsole(Observer):
         self.task = self.progress.add_task(config.algorithm, total=config.num_rounds, latest="")
         self.rounds = 0
         self.best: dict[str, tuple[float, float]] = {}  # figure -> its best, and its last
-        self.totals = dict.fromkeys(("uplink_bytes", "downlink_bytes", "failures"), 0)
+        self.totals = dict.fromkeys(TOTALS, 0)
         self.started = time.perf_counter()
 
     def show_header(self) -> None:
@@ -82,6 +84,7 @@ class RunConsole(Observer):
             f"round {record['round']:>{len(str(self.config.num_rounds))}}/{self.config.num_rounds}"
             f"  {'  '.join(figures)}  clients {record['clients']}"
             + (f" ({record['failures']} failed)" if record["failures"] else "")
+            + (f" ({record['eval_failures']} not evaluated)" if record.get("eval_failures") else "")
             + f"  up {human_bytes(record['uplink_bytes'])}"
             f"  down {human_bytes(record['downlink_bytes'])}  {record['wall_seconds']:.2f} s"
         )
@@ -114,7 +117,7 @@ class RunConsole(Observer):
         """Add a round to the summary; rounds themselves are not kept, for there may be very many."""
         self.rounds += 1
         for name in self.totals:
-            self.totals[name] += record[name]
+            self.totals[name] += record.get(name) or 0
         for figure in _shown():
             if figure.source == "evaluation" and (value := record.get(figure.name)) is not None:
                 best, _ = self.best.get(figure.name, (value, value))
@@ -135,8 +138,15 @@ class RunConsole(Observer):
                 table.add_row(figure.label, f"best {best}, last {last}")
         for direction in ("uplink", "downlink"):
             table.add_row(direction, human_bytes(self.totals[f"{direction}_bytes"]))
-        if failures := self.totals["failures"]:
-            table.add_row("failed clients", str(failures))
+        up, down = self.totals["eval_uplink_bytes"], self.totals["eval_downlink_bytes"]
+        if down:
+            table.add_row("evaluation", f"up {human_bytes(up)}, down {human_bytes(down)}")
+        for name, label in (
+            ("failures", "failed clients"),
+            ("eval_failures", "failed to evaluate"),
+        ):
+            if failures := self.totals[name]:
+                table.add_row(label, str(failures))
         if self.attendance and self.hosting:
             for name, text in self.attendance.summary(self.hosting.clients):
                 table.add_row(name, text)

@@ -1,6 +1,6 @@
-"""The messages of one attempt at a round, and which answers count."""
+"""The messages of one attempt at a round, or of one evaluation, and which answers count."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -9,7 +9,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 
 from fedapp import wire
 from fedapp.refusals import Reason, Refusal
-from fedapp.wire import Invitation, Reply, Spec
+from fedapp.wire import EvaluationRequest, Evaluations, Invitation, Reply, Spec
 
 
 @dataclass
@@ -28,27 +28,45 @@ class Exchange:
         frozen: ArrayRecord | None = None,
     ) -> Message:
         """Return the message that invites some of a node's clients; `frozen` is for a node that lacks it."""
-        content: RecordDict = wire.pack_invitation(invitation, shared)
+        content = wire.pack_invitation(invitation, shared)
         clients = list(invitation.accepted)
         alone = wire.per_client_nbytes(content)
         self.downlink_bytes += len(clients) * wire.nbytes(shared) + alone
+        self._add_frozen(content, frozen)
+        return self._message(node, content, "train", invitation.round, clients, timeout)
+
+    def ask_to_evaluate(
+        self,
+        node: int,
+        request: EvaluationRequest,
+        shared: ArrayRecord,
+        timeout: float,
+        frozen: ArrayRecord | None = None,
+    ) -> Message:
+        """Return the message that asks some of a node's clients to evaluate a model."""
+        content = wire.pack_evaluation_request(request, shared)
+        self.downlink_bytes += len(request.clients) * wire.nbytes(shared)
+        self._add_frozen(content, frozen)
+        return self._message(node, content, "evaluate", request.round, request.clients, timeout)
+
+    def _add_frozen(self, content: RecordDict, frozen: ArrayRecord | None) -> None:
         if frozen is not None:
             content[wire.FROZEN] = frozen
             self.downlink_bytes += wire.nbytes(frozen)
-        group = str(invitation.round)
-        message = Message(content, node, "train", group_id=group, ttl=timeout or None)
+
+    def _message(
+        self, node: int, content: RecordDict, kind: str, round_: int, clients: list[int], ttl: float
+    ) -> Message:
+        message = Message(content, node, kind, group_id=str(round_), ttl=ttl or None)
         self.sent.append((message.metadata, clients))
         return message
 
     def read(self, messages: Iterable[Message], spec_of: Callable[[int], Spec]) -> Reply:
         """Return the nodes' answers as one; a client whose node gave none is refused."""
-        answers = self._answers(messages)
         whole = Reply()
-        for sent, clients in self.sent:
-            if (message := answers.get(sent.message_id)) is None:
-                whole.refusals += [
-                    Refusal(client, Reason.NO_ANSWER, "no answer in time") for client in clients
-                ]
+        for clients, message in self._answers(messages):
+            if message is None:
+                whole.refusals += _unanswered(clients)
                 continue
             reply = wire.unpack_reply(message, {client: spec_of(client) for client in clients})
             whole.updates += reply.updates
@@ -56,8 +74,21 @@ class Exchange:
             whole.uplink_bytes += reply.uplink_bytes
         return whole
 
-    def _answers(self, messages: Iterable[Message]) -> dict[str, Message]:
-        """Return the first answer to each message that its own node gave; or Flower's word that there is none."""
+    def read_evaluations(self, messages: Iterable[Message]) -> Evaluations:
+        """Return the nodes' evaluations as one; a client whose node gave none is refused."""
+        whole = Evaluations()
+        for clients, message in self._answers(messages):
+            if message is None:
+                whole.refusals += _unanswered(clients)
+                continue
+            answer = wire.unpack_evaluations(message, clients)
+            whole.results += answer.results
+            whole.refusals += answer.refusals
+            whole.uplink_bytes += answer.uplink_bytes
+        return whole
+
+    def _answers(self, messages: Iterable[Message]) -> Iterator[tuple[list[int], Message | None]]:
+        """Yield for each message its clients and the first answer of its own node, or Flower's word that there is none."""
         asked = {sent.message_id: sent for sent, _ in self.sent}
         answers: dict[str, Message] = {}
         for message in messages:
@@ -69,4 +100,9 @@ class Exchange:
             nodes = (told.src_node_id, told.message_type) == (sent.dst_node_id, sent.message_type)
             if flowers or nodes:
                 answers.setdefault(sent.message_id, message)
-        return answers
+        for sent, clients in self.sent:
+            yield clients, answers.get(sent.message_id)
+
+
+def _unanswered(clients: Iterable[int]) -> list[Refusal]:
+    return [Refusal(client, Reason.NO_ANSWER, "no answer in time") for client in clients]

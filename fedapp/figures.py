@@ -1,12 +1,15 @@
 """The table of figures (metrics) that a round can have: behind `rounds.jsonl` and everything that shows one.
 
-A figure that is not in the table is shown too, under its own name, and more of it counts as better unless the name ends
-in loss, error, rmse or mae. A problem or an algorithm with figures of its own adds them with `declare`.
+A figure that is not in the table is shown too, under its own name; more of it counts as better, unless its name says
+that it is a loss or an error. A problem or an algorithm with figures of its own adds them with `declare`. For every
+figure `test_<metric>` on the server's test set there are some of the clients' own evaluations, `client_<metric>_mean`
+and others.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,48 @@ def _cost(name: str, label: str = "", unit: Literal["", "bytes", "bits", "second
     return Figure(name, label, "lower", unit, source="round", summed=True)
 
 
+# How the metrics of clients are put together, and how each is labelled.
+OVER_CLIENTS = {
+    "mean": "",  # weighted by samples
+    "mean_by_client": ", each client alike",
+    "worst10": ", worst tenth",
+    "std": ", std over clients",
+}
+ERRORS = re.compile(r"(^|_)(loss|error|mse|rmse|mae|perplexity)$")  # of these, less is better
+_OF_CLIENTS = re.compile(rf"client_(finetuned_)?(.+?)_({'|'.join(OVER_CLIENTS)})")
+
+
+def client_figure(metric: str, over: str, finetuned: bool = False) -> str:
+    """Return the name of a figure of the clients' own evaluations; `over` is a key of `OVER_CLIENTS`."""
+    return f"client_{'finetuned_' if finetuned else ''}{metric}_{over}"
+
+
+def is_of_clients(name: str) -> bool:
+    """Tell whether a figure is one of the clients' own evaluations."""
+    return bool(_OF_CLIENTS.fullmatch(name))
+
+
+def _with_clients(figure: Figure) -> Iterator[Figure]:
+    """Yield a figure and, if it is one on the server's test set, those of clients' evaluations of the same metric."""
+    yield figure
+    if not figure.name.startswith("test_"):
+        return
+    metric, what = figure.name.removeprefix("test_"), figure.label.removeprefix("test ")
+    for finetuned in (False, True):
+        for over, words in OVER_CLIENTS.items():
+            label = f"{'fine-tuned' if finetuned else 'client'} {what}{words}"
+            name = client_figure(metric, over, finetuned)
+            better: Literal["higher", "lower"] = "lower" if over == "std" else figure.better
+            telling = over == "mean" and (figure.unit == "fraction" or not finetuned)
+            telling |= over == "worst10" and figure.unit == "fraction" and not finetuned
+            shown = figure.in_console and telling
+            yield replace(figure, name=name, label=label, better=better, in_console=shown)
+
+
 # The most telling figure comes first: a run is judged by the first one that it has.
 FIGURES = {
     figure.name: figure
-    for figure in (
+    for declared in (
         Figure("test_accuracy", unit="fraction", format=".4f", in_console=True),
         Figure("test_auc", "test AUC", format=".4f", in_console=True),
         Figure("test_f1", "test F1", format=".4f", in_console=True),
@@ -72,7 +113,15 @@ FIGURES = {
         _cost("simulated_seconds_nominal", "simulated time, nominal bits", "seconds"),
         # Not summed: the loop times all attempts at a round together.
         Figure("wall_seconds", "wall time", "lower", "seconds", source="round"),
+        # Of the clients' evaluations, of which there is one for each round at most.
+        Figure("eval_clients", "clients that evaluated", source="round"),
+        Figure("eval_failures", "clients that failed to evaluate", "lower", source="round"),
+        Figure("eval_uplink_bytes", "uplink bytes of evaluation", "lower", "bytes", source="round"),
+        Figure(
+            "eval_downlink_bytes", "downlink bytes of evaluation", "lower", "bytes", source="round"
+        ),
     )
+    for figure in _with_clients(declared)
 }
 # The order of a line in `rounds.jsonl`; every line has these, and figures that only some runs have follow.
 COLUMNS = (
@@ -93,15 +142,26 @@ COLUMNS = (
 
 def declare(*figures: Figure) -> None:
     """Add figures of a problem or an algorithm to the table."""
-    for figure in figures:
-        if FIGURES.setdefault(figure.name, figure) != figure:
-            raise ValueError(f"There is another figure {figure.name!r} already.")
+    for declared in figures:
+        for figure in _with_clients(declared):
+            if FIGURES.setdefault(figure.name, figure) != figure:
+                raise ValueError(f"There is another figure {figure.name!r} already.")
 
 
 def find_figure(name: str) -> Figure:
-    """Return a figure; of one that nobody declared, less is better if its name says that it is a loss or an error."""
-    lower = name.endswith(("loss", "error", "rmse", "mae"))
-    return FIGURES.get(name) or Figure(name, better="lower" if lower else "higher")
+    """Return a figure; one that nobody declared has the defaults, or is made from what its name says."""
+    if name in FIGURES:
+        return FIGURES[name]
+    if found := _OF_CLIENTS.fullmatch(name):
+        like = find_figure(f"test_{found[2]}")
+        return next(figure for figure in _with_clients(like) if figure.name == name)
+    return Figure(name, better="lower" if ERRORS.search(name) else "higher")
+
+
+def accuracy_of(record: Mapping[str, Any]) -> float:
+    """Return what `target-accuracy` is compared with: the test accuracy, or else the clients'; 0 without either."""
+    names = ("test_accuracy", client_figure("accuracy", "mean"))
+    return next((float(record[name]) for name in names if record.get(name) is not None), 0.0)
 
 
 def figures_of(source: str) -> list[Figure]:

@@ -19,6 +19,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedapp import wire
+from fedapp.data import Facts
 from fedapp.errors import ConfigError, RunError
 from fedapp.wire import Report, WireError
 
@@ -215,6 +216,12 @@ class Hosting:
             hosted = [] if node in self._silent or node in self._refused else report.clients
             rows.append(NodeRow(node, hosted, report.samples, wrong))
         return rows
+
+    def facts(self) -> dict[int, Facts]:
+        """Return what the nodes that host clients told of their data, if they were asked."""
+        hosts = sorted(set(self.node_of.values()))
+        told = {node: self._reports[node] for node in hosts}
+        return {node: r.facts for node, r in told.items() if r.facts and not r.problem}
 
     def lacks_frozen(self, node: int) -> bool:
         """Tell whether a node said that it needs the parameters that are not trained."""

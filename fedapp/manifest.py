@@ -167,7 +167,12 @@ def read_config(directory: Path) -> dict[str, Value]:
 
 
 def different(before: dict[str, Value], config: RunConfig, free: Collection[str]) -> str:
-    """Return the first key, except those in `free`, in which two configs differ; or an empty string."""
+    """Return the first key, except those in `free`, in which two configs differ; or an empty string.
+
+    Facts that a config leaves to the nodes are what these told when the run began.
+    """
     now = config.flat()
+    if not config.server_data and not config.facts:
+        now["facts"] = before.get("facts", "")
     keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     return next((key for key in keys if key not in free), "")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.figures import accuracy_of
 from fedapp.files import DamagedFileError, arrays_digest, checkpoint_paths, load_arrays, unseal
 from fedapp.manifest import (
     CHECKPOINTS,
@@ -27,7 +28,7 @@ log = logging.getLogger("flwr")
 
 # What may change when a run continues: how long and where it runs, but not what it computes.
 MAY_CHANGE = {
-    "num-rounds", "target-accuracy", "eval-every", "eval-train", "checkpoint-every", "resume", "run-name",
+    "num-rounds", "target-accuracy", "eval-every", "eval-train", "eval-clients", "eval-finetune", "checkpoint-every", "resume", "run-name",
     "results-dir", "data-dir", "state-dir", "on-lost-state", "tensorboard", "tracker", "device", "round-timeout", "node-timeout", "min-clients",
     "dp.max-epsilon", "max-update-ratio", "require-all-clients", "node-partitions",
 }  # fmt: skip
@@ -60,7 +61,7 @@ def progress_of(directory: Path, manifest: Manifest, config: RunConfig) -> Progr
 
 def has_ended(rounds: Sequence[Record], num_rounds: int, target_accuracy: float) -> bool:
     """Tell whether these are all the rounds: as many as asked for, or the last one reached the target."""
-    reached = rounds[-1].get("test_accuracy") or 0.0 if rounds else 0.0
+    reached = accuracy_of(rounds[-1]) if rounds else 0.0
     return len(rounds) >= num_rounds or 0 < target_accuracy <= reached
 
 

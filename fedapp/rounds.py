@@ -10,7 +10,8 @@ from flwr.serverapp import Grid
 from flwr.superlink.grid import HttpGrid
 
 from fedapp.config import RunConfig
-from fedapp.figures import COLUMNS, FIGURES
+from fedapp.evaluation import demand_held_out
+from fedapp.figures import COLUMNS, FIGURES, accuracy_of
 from fedapp.observers import Observer, ending
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.rounds_file import Record
@@ -38,15 +39,15 @@ def run_rounds(
         for round_ in range(done + 1, config.num_rounds + 1):
             started = time.perf_counter()
             arrays, spent = _train(grid, strategy, config, round_, arrays)
-            due = round_ % config.eval_every == 0 or round_ == config.num_rounds
+            due = config.evaluates_in(round_)
             figures = problem.evaluate(strategy.x, strategy.buffers) if due else {}
+            figures |= _evaluate_on_clients(grid, strategy, config, round_, arrays)
             record: Record = dict.fromkeys(COLUMNS) | {"round": round_} | figures | spent
             record["wall_seconds"] = time.perf_counter() - started
             for observer in observers:
                 observer.on_round(record)
             yield record
-            accuracy = figures.get("test_accuracy") or 0
-            if config.target_accuracy and accuracy >= config.target_accuracy:
+            if 0 < config.target_accuracy <= accuracy_of(record):
                 return
 
 
@@ -60,6 +61,7 @@ def _meet_nodes(
     finally:
         for observer in observers:
             observer.on_nodes(strategy.hosting, deployed)
+    demand_held_out(strategy.config, strategy.hosting.has_own_data())
 
 
 def _train(
@@ -87,3 +89,18 @@ def _train(
             strategy.min_clients,
         )
     raise strategy.admission.too_few_updates(round_, strategy.min_clients)
+
+
+def _evaluate_on_clients(
+    grid: Grid,
+    strategy: FederatedStrategy[Any],
+    config: RunConfig,
+    round_: int,
+    arrays: ArrayRecord,
+) -> dict[str, Any]:
+    """Have clients evaluate the model, if that is due; return the figures."""
+    messages = list(strategy.configure_evaluate(round_, arrays, ConfigRecord(), grid))
+    if not messages:
+        return {}
+    replies = grid.send_and_receive(messages, timeout=config.round_timeout or None)
+    return dict(strategy.aggregate_evaluate(round_, replies) or {})

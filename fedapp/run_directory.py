@@ -58,7 +58,7 @@ class RunDirectory:
     """A directory that belongs to one run, and to one process at a time; use as a context manager."""
 
     def __init__(self, config: RunConfig) -> None:
-        existing = _existing(config)
+        existing = existing_run(config)
         self.path = existing or _create(config)
         self._is_new = existing is None
         self._lock = self._locked(config, new=existing is None)
@@ -227,7 +227,7 @@ def hold(directory: Path) -> FileLock:
     return lock
 
 
-def _existing(config: RunConfig) -> Path | None:
+def existing_run(config: RunConfig) -> Path | None:
     """Return the directory of the run to continue; None if a new one is to be made."""
     if not config.resume:
         return None

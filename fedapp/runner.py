@@ -51,6 +51,8 @@ class EngineChoice:
         from fedapp.engine.ray_workers import RayWorkers
 
         def ray_grid(config: RunConfig) -> RayGrid:
+            if not config.server_data:  # nothing is known about the clients' sizes
+                return RayGrid(workers, config.flat())
             problem, work = make_problem(config), config.local_work
             return RayGrid(
                 workers, config.flat(), lambda c: work.samples(problem.objective(c).num_examples)
@@ -122,7 +124,8 @@ class Runner:
         if not left:
             return tally
         # What is wrong with the data is told before an engine starts.
-        rehearse(left[0][1], make_problem(left[0][1]))
+        if left[0][1].server_data:
+            rehearse(left[0][1], make_problem(left[0][1]))
         if engine.inline and engine.workers > 1 and all(plan.name for plan, _ in left):
             _run_side_by_side([config for _, config in left], engine.workers, tally)
         else:

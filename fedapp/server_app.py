@@ -9,12 +9,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid
 
-from fedapp import building
+from fedapp import agreement, building
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
 from fedapp.config import RunConfig
 from fedapp.console import RunConsole
+from fedapp.engine import InlineGrid
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import ConfigError, log_as_one_sentence
+from fedapp.evaluation import demand_held_out
 from fedapp.files import writable_directory
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.parsing import parse_run_config
@@ -49,9 +51,12 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, config: RunConfig) -> RunDirectory:
     """Run one experiment on a grid; what it has is saved however it ends."""
     find_algorithm(config.algorithm)  # an unknown one is reported before data are loaded
-    problem = make_problem(config)
+    if isinstance(grid, HttpGrid):
+        pull_one_by_one(grid)
+    config = agreement.with_facts(grid, config)
+    problem = make_problem(config, agreement.server_shard(config))
     building.check(config, problem)
-    _prepare_grid(grid, config, problem)
+    _check_places(grid, config, problem)
     with RunDirectory(config) as directory, Workspace(grid, config, directory) as workspace:
         strategy = building.make_strategy(config, problem, workspace.place)
         for warning in building.warnings(strategy):
@@ -63,7 +68,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
             workspace.states,
             directory.old_until,
         )
-        notes = workspace.notes + building.notes(strategy)
+        notes = workspace.notes + agreement.notes(config) + building.notes(strategy)
         size, attendance = strategy.x.size, strategy.attendance
         progress = directory.progress(config)
         if config.resume and progress.complete:
@@ -89,12 +94,13 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     return directory
 
 
-def _prepare_grid(grid: Grid, config: RunConfig, problem: FederatedProblem) -> None:
-    """Prepare the grid, and report what the config asks for and is not there, before the run has a directory."""
-    if isinstance(grid, HttpGrid):
-        pull_one_by_one(grid)
-    else:  # the nodes are on this machine, and have no data but these
-        rehearse(config, problem)
+def _check_places(grid: Grid, config: RunConfig, problem: FederatedProblem) -> None:
+    """Report what the config asks for and is not there, before the run has a directory."""
+    if not isinstance(grid, HttpGrid):  # the nodes are on this machine
+        contexts = grid.contexts.values() if isinstance(grid, InlineGrid) else ()
+        demand_held_out(config, any("data-dir" in context.node_config for context in contexts))
+        if config.server_data:  # and have no data but these
+            rehearse(config, problem)
         if config.state_dir:
             writable_directory("state-dir", config.state_dir)
     find_trackers(config)

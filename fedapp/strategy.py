@@ -12,7 +12,7 @@ from typing import Any, Generic, cast
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.superlink.grid import HttpGrid
 from numpy.typing import NDArray
 
@@ -24,7 +24,7 @@ from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts
 from fedapp.errors import ConfigError
-from fedapp.evaluation import ServerEvaluation
+from fedapp.evaluation import ClientEvaluation
 from fedapp.exchange import Exchange
 from fedapp.failures import FailureLog
 from fedapp.frozen import FrozenSender
@@ -45,7 +45,7 @@ from fedapp.wire import Arrays, Update
 log = logging.getLogger("flwr")
 
 
-class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
+class FederatedStrategy(Strategy, Generic[AnyOptions]):
     """A Flower strategy over logical clients, whose model is one vector x."""
 
     default_server_lr = 1.0
@@ -91,6 +91,7 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
         self.admission = Admission(config, names, self.layout, self.ledger, lengths)
         self.attendance = None if secret else Attendance(config.num_clients)
         self.failures = FailureLog()
+        self.evaluation = ClientEvaluation(config, self.hosting, self.failures, self.frozen)
         self._aggregator = aggregation.aggregator_of(config, self.privacy, np.zeros_like(x))
         self._buffer_rule = aggregation.buffer_rule_of(config)
         self._round = self._attempt = 0  # under way
@@ -210,6 +211,19 @@ class FederatedStrategy(ServerEvaluation, Generic[AnyOptions]):
         self._apply(server_round, updates)
         metrics.update(self.privacy.figures(updates))
         return self.arrays(), metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Write one message to each node whose clients evaluate x; none if no evaluation on clients is due."""
+        model = {"x": self.x, "buffers": self.buffers}  # not all of what training broadcasts
+        return self.evaluation.configure(server_round, model, self.facts)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the figures of the clients' evaluations; None if none was due."""
+        return self.evaluation.aggregate(replies)
 
     def wait_for_nodes(self, grid: Grid, deployed: bool) -> None:
         """Wait until nodes host enough clients to begin; in a deployed federation they check their data first."""

@@ -27,8 +27,10 @@ with atheris.instrument_imports(include=["fedapp.wire", "fedapp.compression"]):
     from fedapp import wire
     from fedapp.compression import PayloadError, make_compressor
     from fedapp.compression.payload import OVERHEAD, seal
+    from fedapp.data import Facts
+    from fedapp.evaluation import figures_of_clients
     from fedapp.refusals import Reason, Refusal
-    from fedapp.wire import Invitation, Update, WireError
+    from fedapp.wire import Evaluation, EvaluationRequest, Invitation, Update, WireError
 
 FINDINGS = Path("fuzz-findings")
 SIZE = 40
@@ -174,6 +176,8 @@ def hosting(data: bytes) -> None:
     assert report.samples is None or type(report.samples) is int
     assert len(report.problem) <= wire.LONGEST_TEXT
     assert report.problem.isprintable()
+    if report.facts:
+        assert wire.facts_from_text(wire.facts_text(report.facts)) == report.facts
 
 
 def hosting_seeds() -> Iterator[bytes]:
@@ -183,6 +187,9 @@ def hosting_seeds() -> Iterator[bytes]:
         yield sent(RecordDict({"hosting": ConfigRecord({"error": said})}))
         for key in ("samples", "own-data", "problem"):
             yield sent(RecordDict({"hosting": ConfigRecord({"clients": [1], key: said})}))
+        facts = wire.facts_head(Facts((1, 8, 8), 10, (5.0,), (6.0,)))
+        for key in facts:
+            yield sent(RecordDict({"hosting": ConfigRecord({"clients": [1], **facts, key: said})}))
 
 
 def invitation(data: bytes) -> None:
@@ -215,12 +222,50 @@ def invitation_seeds() -> Iterator[bytes]:
             yield sent(RecordDict({"round": changed, "shared": shared, "own": content["own"]}))
 
 
+def evaluation(data: bytes) -> None:
+    """Read what clients say of a model, and what a server asks them."""
+    if (content := arrived(data)) is None:
+        return
+    read = wire.unpack_evaluations(answer(content), range(4))
+    assert len(read.results) + len(read.refusals) == 4
+    assert all(refusal.text.isprintable() for refusal in read.refusals)
+    figures = figures_of_clients(read.results, ["loss"])
+    assert all(name.isidentifier() and np.isfinite(value) for name, value in figures.items())
+    try:
+        request = wire.unpack_evaluation_request(content)
+    except WireError:
+        return
+    assert all(type(number) is int and number >= 0 for number in (request.round, *request.clients))
+
+
+def evaluation_seeds() -> Iterator[bytes]:
+    """Yield answers and requests, and each with something in it of another kind."""
+    whole = RecordDict()
+    for client in range(4):
+        metrics = {"loss": 0.5, "accuracy": 0.25 * client}
+        wire.add_evaluation(whole, Evaluation(client, 7, metrics, metrics))
+    yield sent(whole)
+    for odd in ([1, 2], [0.5], 2**63 - 1, -1, 1e300, float("inf"), float("nan")):
+        for key in ("num-examples", "metric.loss", "finetuned.accuracy", "metric.\x1b"):
+            numbers = {"num-examples": 3, "metric.loss": 0.5, key: odd}
+            yield sent(RecordDict({"evaluation.0": MetricRecord(numbers)}))
+    shared = wire.record_of({"x": vector(), "buffers": NOTHING})
+    request = wire.pack_evaluation_request(EvaluationRequest(3, [0, 2], {}), shared)
+    yield sent(request)
+    head = request.config_records["round"]
+    for name in head:
+        for odd in ODD:
+            changed = ConfigRecord({**head, name: odd})
+            yield sent(RecordDict({"round": changed, "shared": shared}))
+
+
 TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], Iterator[bytes]]]] = {
     "reply": (reply, reply_seeds),
     "array": (array, array_seeds),
     "codecs": (codecs, codecs_seeds),
     "hosting": (hosting, hosting_seeds),
     "invitation": (invitation, invitation_seeds),
+    "evaluation": (evaluation, evaluation_seeds),
 }
 
 

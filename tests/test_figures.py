@@ -5,7 +5,16 @@ from collections.abc import Iterator
 import pytest
 
 from fedapp import figures
-from fedapp.figures import COLUMNS, FIGURES, Figure, declare, find_figure, headline, ranked
+from fedapp.figures import (
+    COLUMNS,
+    FIGURES,
+    Figure,
+    accuracy_of,
+    declare,
+    find_figure,
+    headline,
+    ranked,
+)
 
 
 @pytest.fixture
@@ -44,6 +53,36 @@ def test_a_figure_that_nobody_declared_has_its_name_as_label() -> None:
     assert find_figure("tracking_norm").text(0.000123456) == "0.0001235"
 
 
+def test_a_loss_or_an_error_that_nobody_declared_is_better_if_it_is_less() -> None:
+    for name in ("test_rmse", "own_error", "mae", "validation_loss"):
+        assert find_figure(name).better == "lower", name
+    for name in ("errors_found", "lossless", "test_f1"):
+        assert find_figure(name).better == "higher", name
+
+
+def test_clients_figures_are_like_those_of_the_test_set() -> None:
+    accuracy, spread = find_figure("client_accuracy_mean"), find_figure("client_accuracy_std")
+    assert (accuracy.unit, accuracy.better, accuracy.in_console) == ("fraction", "higher", True)
+    assert (spread.better, spread.in_console) == ("lower", False)
+    assert find_figure("client_finetuned_loss_worst10").better == "lower"
+    assert find_figure("client_loss_mean").label == "client loss"
+    assert (
+        find_figure("client_finetuned_accuracy_worst10").label == "fine-tuned accuracy, worst tenth"
+    )
+    own = find_figure("client_own_error_mean_by_client")  # of a user's metric
+    assert (own.label, own.better) == ("client own error, each client alike", "lower")
+    every = ["client_loss_mean", "client_accuracy_std", "client_accuracy_mean", "train_loss"]
+    assert headline(every) == "client_accuracy_mean"
+    assert headline([*every, "test_accuracy"]) == "test_accuracy"
+
+
+def test_the_target_is_the_test_accuracy_or_else_the_clients() -> None:
+    assert accuracy_of({"test_accuracy": 0.5, "client_accuracy_mean": 0.9}) == 0.5
+    assert accuracy_of({"test_accuracy": None, "client_accuracy_mean": 0.9}) == 0.9
+    assert accuracy_of({"test_accuracy": 0.0, "client_accuracy_mean": 0.9}) == 0.0
+    assert accuracy_of({"test_loss": 3.0}) == 0.0
+
+
 def test_runs_are_judged_by_the_most_telling_figure_that_they_have() -> None:
     every = ["round", "own", "train_loss", "test_loss", "gap", "test_accuracy", "uplink_bytes"]
     assert ranked(every) == ["test_accuracy", "gap", "test_loss", "train_loss", "own"]
@@ -60,6 +99,8 @@ def test_a_problem_can_declare_figures_of_its_own() -> None:
     declare(error)  # a module may be imported twice
     assert find_figure("mean_error").best([3.0, 1.0]) == 1.0
     assert headline(["mean_error", "round"]) == "mean_error"
+    declare(Figure("test_recall", unit="fraction", in_console=True))
+    assert figures.FIGURES["client_recall_mean"].in_console
     with pytest.raises(ValueError, match="another figure 'mean_error'"):
         declare(Figure("mean_error"))
     with pytest.raises(ValueError, match="another figure 'gap'"):

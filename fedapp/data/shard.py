@@ -1,7 +1,8 @@
 """A node's own data: a shard that only this node sees, instead of a part of a shared data set.
 
 `data-dir` in a node's config is a directory that holds `<dataset>/train-*.parquet`. If the node hosts several
-clients, its samples are dealt to them at random. What all must agree on (the images' shape, how many classes
+clients, its samples are dealt to them at random; so are those of its `test-*.parquet`, if there are any, which its
+clients are evaluated on. What all must agree on (the images' shape, how many classes
 there are, how pixels are normalised) comes from the server, with each invitation.
 """
 
@@ -26,47 +27,81 @@ FAR = 8.0  # how far apart the spreads of a node's pixels and the run's may be w
 
 @dataclass(frozen=True)
 class Shard:
-    """Where a node's data are, the clients that hold them, and the server's facts about the images."""
+    """What one side of a federation has of the data, if it is not the data set that the config names.
+
+    A node with its own data has a directory, clients that hold its samples, and the run's facts; None: they are not
+    agreed on yet, and the facts of its own data count. A server without data has facts alone, and no directory.
+    """
 
     data_dir: str
     clients: range
-    facts: Facts
+    facts: Facts | None
+
+
+def without_samples(facts: Facts | None) -> ImageData:
+    """Return the data set of a server that has none: images of the right shape, but not a single one."""
+    if facts is None or len(facts.shape) != 3 or len(facts.mean) != facts.shape[0]:
+        raise ConfigError(
+            "Images have a shape of channels, height and width, and a mean and std for each channel: the facts are "
+            f"{facts}."
+        )
+    images, labels = np.zeros((0, *facts.shape), np.uint8), np.zeros(0, np.int64)
+    scale = {"mean": list(facts.mean), "std": list(facts.std)}
+    return ImageData("", images, labels, images, labels, None, facts.num_classes, **scale)
 
 
 def load_shard(shard: Shard, config: RunConfig) -> tuple[ImageData, Partition]:
-    """Load a node's data and divide them among its clients."""
-    name, facts = config.dataset, shard.facts
+    """Load a node's data and divide its training samples among its clients."""
+    name = config.dataset
     if not Path(shard.data_dir).expanduser().is_absolute():
         raise ConfigError(f"A node's data-dir = {shard.data_dir!r} should be a full path.")
     directory = existing_directory("The node's data-dir", shard.data_dir) / name
     data = load_source(name, parquet_source(name, directory, "train"))
-    if (shape := data.train_images.shape[1:]) != facts.shape:
-        raise ConfigError(
-            f"The images in {directory} have the shape {shape}, and the run's have {facts.shape}: "
-            "make them equal."
-        )
-    lowest, highest = int(data.train_labels.min()), int(data.train_labels.max())
-    if lowest < 0 or highest >= facts.num_classes:
-        raise ConfigError(
-            f"The labels in {directory} go from {lowest} to {highest}, and the run's from 0 to "
-            f"{facts.num_classes - 1}: make them fit."
-        )
-    _compare_pixels(data, facts, directory)
+    if shard.facts:
+        data = _fitted(data, shard.facts, directory)
     samples, clients = len(data.train_labels), len(shard.clients)
     if samples < clients:
         raise ConfigError(
             f"{directory} holds {samples} samples for the {clients} clients of this node: give it more "
             "samples, or the run more nodes."
         )
-    order = np.arange(samples)
+    return data, _dealt(samples, shard, config, "shard")
+
+
+def held_out_of(data: ImageData, shard: Shard, config: RunConfig) -> Partition | None:
+    """Divide a node's test samples among its clients, which are evaluated on them; None if it has none."""
+    if not (samples := len(data.test_labels)):
+        return None
+    return _dealt(samples, shard, config, "test shard")
+
+
+def _dealt(samples: int, shard: Shard, config: RunConfig, purpose: str) -> Partition:
+    """Deal samples to a node's clients at random, each about as many."""
+    order, clients = np.arange(samples), len(shard.clients)
     if clients > 1:
-        order = generator(config.seed, "shard", 0, shard.clients[0]).permutation(order)
+        order = generator(config.seed, purpose, 0, shard.clients[0]).permutation(order)
     sizes = np.zeros(config.num_clients, np.int64)
     sizes[list(shard.clients)] = [len(part) for part in np.array_split(order, clients)]
-    normalised = replace(
-        data, num_classes=facts.num_classes, mean=list(facts.mean), std=list(facts.std)
-    )
-    return normalised, Partition(order, np.cumsum([0, *sizes]))
+    return Partition(order, np.cumsum([0, *sizes]))
+
+
+def _fitted(data: ImageData, facts: Facts, directory: Path) -> ImageData:
+    """Return a node's data with the run's classes and normalisation; refuse data that do not fit."""
+    for images in (data.train_images, data.test_images):
+        if (shape := images.shape[1:]) != facts.shape:
+            raise ConfigError(
+                f"The images in {directory} have the shape {shape}, and the run's have {facts.shape}: "
+                "make them equal."
+            )
+    labels = np.concatenate([data.train_labels, data.test_labels])
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or highest >= facts.num_classes:
+        raise ConfigError(
+            f"The labels in {directory} go from {lowest} to {highest}, and the run's from 0 to "
+            f"{facts.num_classes - 1}: make them fit."
+        )
+    _compare_pixels(data, facts, directory)
+    return replace(data, num_classes=facts.num_classes, mean=list(facts.mean), std=list(facts.std))
 
 
 def _compare_pixels(data: ImageData, facts: Facts, directory: Path) -> None:

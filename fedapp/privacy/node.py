@@ -36,6 +36,9 @@ class NodePrivacy:
     def demand(self, algorithm: "Algorithm", problem: FederatedProblem) -> None:
         """Raise ConfigError if something would leave the node without the noise that the config asks for."""
 
+    def demand_openness(self) -> None:
+        """Raise ConfigError if nothing about clients' samples may leave the node without noise."""
+
     def charge(self, context: Context, clients: Sequence[int]) -> dict[int, str]:
         """Count one release of each client; return those that must not answer, with the reason."""
         return {}
@@ -58,6 +61,13 @@ class HiddenSamples(NodePrivacy):
     """A node's side of noise on the server: how much data clients have is private, too."""
 
     shows_samples = False
+
+    def demand_openness(self) -> None:
+        """Refuse metrics and facts: they are functions of clients' samples, and have no noise."""
+        raise ConfigError(
+            "Under differential privacy neither metrics nor facts of clients' samples leave a node, since they have no "
+            'noise: set eval-clients = "" and server-data = true (or facts), or dp.clip = 0.'
+        )
 
 
 class LocalNoise(HiddenSamples):

@@ -29,6 +29,9 @@ class Privacy:
     def demand(self, rule_is_a_mean: bool, buffers: int) -> None:
         """Raise ConfigError for a config that the noise would not protect."""
 
+    def demand_facts(self) -> None:
+        """Raise ConfigError if nodes must not be asked what their data are like."""
+
     def warnings(self) -> list[str]:
         """Return what weakens the protection that was asked for."""
         return []
@@ -92,11 +95,22 @@ class CountedPrivacy(Privacy):
                 "BatchNorm's statistics travel beside the update, without noise: set norm = "
                 '"group", or dp.clip = 0.'
             )
+        if config.eval_clients:
+            raise ConfigError(
+                'Metrics of clients\' own samples would be told without noise: set eval-clients = "", or dp.clip = 0.'
+            )
         if config.eval_train or "objective" in kind_of(config).metrics(config):
             raise ConfigError(
                 "The loss on the clients' own samples would be told without noise: set eval-train = false "
                 "and a network as model, or dp.clip = 0."
             )
+
+    def demand_facts(self) -> None:
+        """Refuse to ask: what nodes tell has no noise."""
+        raise ConfigError(
+            "What nodes tell of their samples would have no noise: set server-data = true, or facts to what they "
+            "would tell, or dp.clip = 0."
+        )
 
     def warnings(self) -> list[str]:
         """Return what weakens the protection that was asked for."""

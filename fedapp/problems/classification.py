@@ -13,9 +13,11 @@ from fedapp.data import (
     Partition,
     Shard,
     configured_images,
+    held_out_of,
     image_shape,
     load_partition,
     load_shard,
+    without_samples,
 )
 from fedapp.data.facts import Facts
 from fedapp.doors import is_outside
@@ -30,6 +32,7 @@ from fedapp.problems.network import NetworkProblem
 from fedapp.problems.outline import Outline
 from fedapp.problems.problem import Batch, Problem, Rows
 from fedapp.randomness import torch_seed
+from fedapp.wire.facts import facts_from_text
 
 
 class Images(Problem):
@@ -39,8 +42,12 @@ class Images(Problem):
         self.config = config
         self.data: ImageData
         self.partition: Partition | None  # None: the nodes have their own data
-        if shard:
+        self.held_out: Partition | None = None  # a node's own test images, dealt to its clients
+        if shard and shard.data_dir:
             self.data, self.partition = load_shard(shard, config)
+            self.held_out = held_out_of(self.data, shard, config)
+        elif shard:  # a server without data
+            self.data, self.partition = without_samples(shard.facts), None
         else:
             self.data = configured_images(config)
             there = len(self.data.train_labels)
@@ -73,6 +80,10 @@ class Images(Problem):
     def client_data(self, client: int) -> Rows:
         """Return a client's images."""
         return Rows(self._train, self.held()[client])
+
+    def client_test_data(self, client: int) -> Rows | None:
+        """Return a client's part of its node's own test images, if there are any."""
+        return None if self.held_out is None else Rows(self._test, self.held_out[client])
 
     def test_data(self) -> Sequence[Tensor] | None:
         """Return the test images."""
@@ -147,6 +158,7 @@ def outline(config: RunConfig) -> Outline:
         config.table(VitKeys).image_size,
         config.trainable,
         config.lora,
+        facts_from_text(config.facts) if config.facts else None,
     )
     return Outline(layout, num_buffers, config.dtype)
 
@@ -160,9 +172,13 @@ def _measure_network(
     image_size: int,
     trainable: str,
     lora: LoraKeys,
+    facts: Facts | None = None,
 ) -> tuple[Layout, int]:
     """Return a network's layout, and the length of its statistics."""
-    shape, num_classes = image_shape(dataset, data_dir)
+    if facts:
+        shape, num_classes = without_samples(facts).image_shape, facts.num_classes
+    else:
+        shape, num_classes = image_shape(dataset, data_dir)
     with torch.device("meta"):
         network = make_network(model, shape, num_classes, norm, 0, image_size)
     select(network, trainable, lora)

@@ -106,8 +106,11 @@ class NetworkProblem:
         if not len(data.rows):
             raise ConfigError(f"Client {client} has no samples: give it at least one.")
         self.frozen_part.restore()  # all clients begin alike, whoever was trained before
-        kept, held = self._hold_out(client, data.rows)
-        return ClientSamples(self, data.arrays, kept, held)
+        if (test := self.problem.client_test_data(client)) is not None:
+            held = as_rows(test, f"The test data of client {client}")
+            return ClientSamples(self, data.arrays, data.rows, held)
+        kept, rows = self._hold_out(client, data.rows)
+        return ClientSamples(self, data.arrays, kept, Rows(data.arrays, rows))
 
     def _hold_out(self, client: int, rows: Indices) -> tuple[Indices, Indices]:
         """Return a client's training samples, and those that only evaluation sees."""
@@ -216,7 +219,7 @@ class ClientSamples:
     """f_i: the mean loss over one client's samples."""
 
     def __init__(
-        self, problem: NetworkProblem, arrays: tuple[Tensor, ...], indices: Indices, held: Indices
+        self, problem: NetworkProblem, arrays: tuple[Tensor, ...], indices: Indices, held: Rows
     ) -> None:
         self.problem = problem
         self.arrays, self.indices, self.held_out = arrays, indices, held
@@ -271,7 +274,8 @@ class ClientSamples:
 
     def evaluate(self, y: Tensor) -> tuple[dict[str, float], int]:
         """Return the metrics at y on the held-out samples, and their number."""
-        if not len(self.held_out):
+        held = self.held_out
+        if not len(held.rows):
             return {}, 0
         self.problem.model.bind(y)
-        return self.problem.measure(self.arrays, self.held_out), len(self.held_out)
+        return self.problem.measure(held.arrays, held.rows), len(held.rows)

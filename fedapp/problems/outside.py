@@ -57,6 +57,11 @@ class _Guarded(Problem):
         with user_code("problem", self._name, f"loading the data of client {client}"):
             return self._problem.client_data(client)
 
+    def client_test_data(self, client: int) -> Data | None:
+        """Return the samples that a client is evaluated on."""
+        with user_code("problem", self._name, f"loading the test data of client {client}"):
+            return self._problem.client_test_data(client)
+
     def test_data(self) -> Data | None:
         """Return the test samples."""
         with user_code("problem", self._name, "loading the test data"):

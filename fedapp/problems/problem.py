@@ -50,6 +50,10 @@ class Problem(ABC):
     def client_data(self, client: int) -> Data:
         """Return a client's samples: its inputs, one array or several, and its targets."""
 
+    def client_test_data(self, client: int) -> Data | None:
+        """Return the samples that a client is evaluated on; None: `test-share` of its others, which it then does not train on."""
+        return None
+
     def test_data(self) -> Data | None:
         """Return the server's test samples; None if it has none."""
         return None

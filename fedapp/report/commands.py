@@ -94,6 +94,9 @@ Runs = Annotated[
 BestBy = Annotated[
     str, typer.Option("--best-by", help="the metric that --per chooses by; default: what is shown")
 ]
+METRIC = (
+    "a metric of rounds.jsonl; default: test_accuracy, or the most telling one that the runs have"
+)
 Per = Annotated[
     list[str] | None,
     typer.Option(
@@ -110,7 +113,7 @@ def plot(
         list[str] | None,
         typer.Option("-x", "--x", help="rounds, bytes, time or nominal-time; may be repeated"),
     ] = None,
-    y: Annotated[str, typer.Option("-y", "--y", help="a metric of rounds.jsonl")] = "test_accuracy",
+    y: Annotated[str, typer.Option("-y", "--y", help=METRIC)] = "",
     log: Annotated[bool, typer.Option("--log", help="logarithmic y axis")] = False,
     log_x: Annotated[bool, typer.Option("--log-x", help="logarithmic bytes and time")] = False,
     lowest: Annotated[float | None, typer.Option("--from", help="where the y axis begins")] = None,
@@ -128,14 +131,16 @@ def plot(
     RUN is the directory of a run, or one that holds several.
     """
     from fedapp.report.curves import AXES, draw_curves
-    from fedapp.report.runs import best_per, load_runs
+    from fedapp.report.runs import best_per, figure_to_show, load_runs
 
     _check_picture(output)
     chosen = x or ["rounds", "bytes", "time"]
     for name in chosen:
         if name not in AXES:
             raise ConfigError(f"-x {name} is not known: choose {', '.join(AXES)}.")
-    loaded = best_per(load_runs(runs), per, best_by or y) if per else load_runs(runs)
+    loaded = load_runs(runs)
+    y = figure_to_show(loaded, y)
+    loaded = best_per(loaded, per, best_by or y) if per else loaded
     draw_curves(loaded, chosen, y, output, title, log, log_x, lowest, panels or [])
     typer.echo(str(output))
 
@@ -152,9 +157,7 @@ def grid(
         str,
         typer.Option("-y", "--y", help="the config key of the rows", autocompletion=complete_key),
     ],
-    value: Annotated[
-        str, typer.Option("--value", help="a metric of rounds.jsonl")
-    ] = "test_accuracy",
+    value: Annotated[str, typer.Option("--value", help=METRIC)] = "",
     title: Annotated[str, typer.Option("--title")] = "",
     output: Picture = Path("grid.png"),
 ) -> None:
@@ -163,18 +166,17 @@ def grid(
     RUN is the directory of a run, or one that holds several.
     """
     from fedapp.report.grid import draw_grid
-    from fedapp.report.runs import load_runs
+    from fedapp.report.runs import figure_to_show, load_runs
 
     _check_picture(output)
-    draw_grid(load_runs(runs), x, y, value, output, title)
+    loaded = load_runs(runs)
+    draw_grid(loaded, x, y, figure_to_show(loaded, value), output, title)
     typer.echo(str(output))
 
 
 def table(
     runs: Runs,
-    figure: Annotated[
-        str, typer.Option("--metric", "--figure", help="a metric of rounds.jsonl")
-    ] = "test_accuracy",
+    figure: Annotated[str, typer.Option("--metric", "--figure", help=METRIC)] = "",
     target: Annotated[float, typer.Option("--target", help="of the metric, to reach")] = 0.9,
     best_by: BestBy = "",
     per: Per = None,
@@ -186,10 +188,11 @@ def table(
 
     RUN is the directory of a run, or one that holds several.
     """
-    from fedapp.report.runs import best_per, load_runs
+    from fedapp.report.runs import best_per, figure_to_show, load_runs
     from fedapp.report.table import markdown_table
 
     loaded = load_runs(runs)
+    figure = figure_to_show(loaded, figure)
     loaded = best_per(loaded, per, best_by or figure) if per else loaded
     typer.echo(markdown_table(loaded, figure, target))
 

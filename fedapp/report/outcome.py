@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
-from fedapp.figures import ranked
 from fedapp.names import one_line
 
 MOST_NAMES = 20  # in a list of runs
@@ -36,7 +35,7 @@ class Tally:
 def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], tally: Tally) -> None:
     """Print the results of a sweep: a table of its runs, and which of them are not complete."""
     from fedapp.manifest import results_dir, run_path
-    from fedapp.report.runs import Run, best_per, load_runs
+    from fedapp.report.runs import Run, best_per, figure_to_show, load_runs
     from fedapp.report.table import closing_table
     from fedapp.terminal import make_console
 
@@ -48,9 +47,7 @@ def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], ta
             except ConfigError as error:
                 print(one_line(str(error)), file=sys.stderr)
     if best_by == "test_accuracy" and all(math.isnan(run.best(best_by)) for run in loaded):
-        names = ranked(name for run in loaded for record in run.rounds for name in record)
-        known = (name for name in names if not all(math.isnan(run.best(name)) for run in loaded))
-        best_by = next(known, best_by)
+        best_by = figure_to_show(loaded)
     if loaded:
         chosen = best_per(loaded, per, best_by) if per else loaded
         print()

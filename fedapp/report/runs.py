@@ -14,7 +14,7 @@ import numpy as np
 from fedapp.config import RunConfig
 from fedapp.data.sources import SHAPES
 from fedapp.errors import ConfigError
-from fedapp.figures import find_figure
+from fedapp.figures import find_figure, ranked
 from fedapp.manifest import PARTIAL, read_manifest, with_defaults
 from fedapp.names import one_line
 from fedapp.report.status import Status, status_of
@@ -262,6 +262,15 @@ def in_groups(runs: Sequence[Run]) -> list[Group]:
 def over_seeds(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     """Return each group's label and runs."""
     return [(group.label, group.runs) for group in in_groups(runs)]
+
+
+def figure_to_show(runs: Sequence[Run], wanted: str = "") -> str:
+    """Return the metric to show if none is asked for: the most telling one that a run has."""
+    if wanted:
+        return wanted
+    names = ranked(name for run in runs for record in run.rounds for name in record)
+    known = (name for name in names if any(not math.isnan(run.best(name)) for run in runs))
+    return next(known, "test_accuracy")
 
 
 def best_per(runs: Sequence[Run], keys: Sequence[str], figure: str = "test_accuracy") -> list[Run]:

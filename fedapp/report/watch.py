@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapp.errors import ConfigError
-from fedapp.figures import Figure, figures_of, find_figure
+from fedapp.figures import Figure, figures_of, find_figure, is_of_clients
 from fedapp.manifest import PARTIAL
 from fedapp.names import one_line
 from fedapp.problems import find_kind
@@ -213,7 +213,9 @@ def _figures(run: WatchedRun, width: int) -> Panel:
 
 
 def _figures_with_values(run: WatchedRun, source: str) -> list[Figure]:
-    return [figure for figure in figures_of(source) if run.series(figure.name)[1]]
+    """Return the figures that a run has; of the many of clients' evaluations, those that the console shows."""
+    found = [figure for figure in figures_of(source) if run.series(figure.name)[1]]
+    return [figure for figure in found if figure.in_console or not is_of_clients(figure.name)]
 
 
 def _learnt(run: WatchedRun) -> Table:
@@ -227,7 +229,8 @@ def _learnt(run: WatchedRun) -> Table:
         rounds, values = run.series(figure.name)
         due = run.round if figure.source == "training" else evaluated
         if not rounds or rounds[-1] < due:  # records leave out what is not finite
-            last = [Text("diverged", "red"), Text(str(due), "dim")]
+            missing = "no answer" if is_of_clients(figure.name) else "diverged"
+            last = [Text(missing, "red"), Text(str(due), "dim")]
         else:
             last = [Text(_number(figure, values[-1]), "bold"), Text(str(rounds[-1]), "dim")]
         best = [Text("-"), Text("")]
@@ -249,6 +252,11 @@ def _sent(run: WatchedRun) -> Table:
     failures = _count(run.total("failures"))
     style = "red" if failures != "0" else ""
     table.add_row("failures", _count(last.get("failures")), Text(failures, style))
+    if down := run.total("eval_downlink_bytes"):
+        table.add_row("evaluation", "", human_bytes(down + run.total("eval_uplink_bytes")))
+        failures = _count(run.total("eval_failures"))
+        style = "red" if failures != "0" else ""
+        table.add_row("not evaluated", "", Text(failures, style))
     return table
 
 

@@ -80,7 +80,8 @@ class TrackerLog(Observer):
 
     def __init__(self, tracker: Tracker, directory: Path) -> None:
         self._tracker, self._directory = tracker, directory
-        self._totals = dict.fromkeys((f.name for f in FIGURES.values() if f.unit == "bytes"), 0)
+        sent = (f.name for f in FIGURES.values() if f.unit == "bytes" and f.summed)
+        self._totals = dict.fromkeys(sent, 0)
         self._last = tracker.last_round()
         self._works = True
 

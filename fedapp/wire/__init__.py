@@ -15,8 +15,8 @@ A node answers with:
   reasons     config record: client -> the name of that Reason, if it is another than FAILED (absent if there is none)
 
 A compressed vector travels as an array of bytes. The server checks what a node sends against what it expects before
-it decodes it. The question which clients a node hosts is laid out in `report.py`, and how nodes get what is not trained
-in `frozen.py`.
+it decodes it. The question which clients a node hosts is laid out in `report.py`, evaluation in `evaluation.py`, and how
+nodes get what is not trained in `frozen.py`.
 """
 
 from fedapp.wire.arrays import (
@@ -32,8 +32,17 @@ from fedapp.wire.arrays import (
     record_of,
 )
 from fedapp.wire.checks import LONGEST_TEXT, error_text, printable
+from fedapp.wire.evaluation import (
+    Evaluation,
+    EvaluationRequest,
+    Evaluations,
+    add_evaluation,
+    pack_evaluation_request,
+    unpack_evaluation_request,
+    unpack_evaluations,
+)
 from fedapp.wire.expected import Compressed, Spec, checked_arrays, decompress
-from fedapp.wire.facts import facts_head, facts_of
+from fedapp.wire.facts import facts_from_text, facts_head, facts_of, facts_text
 from fedapp.wire.frozen import FROZEN, frozen_digest_of, frozen_head
 from fedapp.wire.invitation import (
     Invitation,
@@ -46,6 +55,7 @@ from fedapp.wire.invitation import (
 from fedapp.wire.reply import Reply, Update, add_refusals, add_update, merge, unpack_reply
 from fedapp.wire.report import (
     Report,
+    ask_for_facts,
     check_of,
     pack_query,
     pack_rejection,
@@ -53,6 +63,7 @@ from fedapp.wire.report import (
     pack_report_error,
     rejection_of,
     unpack_report,
+    wants_facts,
 )
 
 __all__ = [
@@ -60,6 +71,9 @@ __all__ = [
     "LONGEST_TEXT",
     "Arrays",
     "Compressed",
+    "Evaluation",
+    "EvaluationRequest",
+    "Evaluations",
     "Invitation",
     "Reply",
     "Report",
@@ -67,23 +81,28 @@ __all__ = [
     "Spec",
     "Update",
     "WireError",
+    "add_evaluation",
     "add_refusals",
     "add_update",
     "arrays_of",
+    "ask_for_facts",
     "check_of",
     "checked_arrays",
     "decode",
     "decompress",
     "encode",
     "error_text",
+    "facts_from_text",
     "facts_head",
     "facts_of",
+    "facts_text",
     "frozen_digest_of",
     "frozen_head",
     "is_finite",
     "is_moderate",
     "merge",
     "nbytes",
+    "pack_evaluation_request",
     "pack_invitation",
     "pack_query",
     "pack_rejection",
@@ -95,7 +114,10 @@ __all__ = [
     "record_of",
     "rejection_of",
     "take_shared",
+    "unpack_evaluation_request",
+    "unpack_evaluations",
     "unpack_invitation",
     "unpack_reply",
     "unpack_report",
+    "wants_facts",
 ]

@@ -1,10 +1,13 @@
-"""What nodes with data of their own must know about the inputs and targets of a run."""
+"""What all must know about the inputs and targets of a run: in messages, and as a text in the config."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from fedapp.data import Facts
+from fedapp.data.samples import MOST_CLASSES
+from fedapp.errors import ConfigError
 from fedapp.wire.arrays import WireError
 from fedapp.wire.checks import are_finite_numbers, are_whole_numbers
 
@@ -33,8 +36,36 @@ def facts_of(head: Mapping[str, Any]) -> Facts | None:
     scales = [0, shape[0]] if sound else []
     sound = sound and all(isinstance(numbers, list) for numbers in (mean, std))
     sound = sound and len(mean) == len(std) and len(mean) in scales
-    if not sound or not all(
+    sound = sound and all(
         are_finite_numbers(numbers, len(numbers)) for numbers in (mean, std, targets)
-    ):
+    )
+    sound = sound and min([*std, targets[1]]) > 0 and counts[0] <= MOST_CLASSES
+    if not sound:
         raise WireError("what it says of the data makes no sense")
     return Facts(**told | {name: tuple(told[name]) for name in ("shape", "mean", "std")})
+
+
+def facts_text(facts: Facts) -> str:
+    """Write facts as JSON, for the config."""
+    return json.dumps(facts_head(facts))
+
+
+def facts_from_text(text: str) -> Facts:
+    """Read what `facts_text`, or a user, wrote; what is left out has its default."""
+    try:
+        given = json.loads(text)
+        unknown = sorted(given.keys() - set(_KEYS.values()))
+        head = facts_head(Facts((1,), 0)) | given
+        for key in ("mean", "std"):
+            head[key] = [float(number) for number in head[key]]
+        for key in ("target-mean", "target-std"):
+            head[key] = float(head[key])
+        facts = facts_of(head) if "shape" in given and not unknown else None
+    except (ValueError, TypeError, AttributeError):
+        facts = None
+    if facts is None:
+        raise ConfigError(
+            f"facts = {text!r} is not allowed: write JSON with the keys {', '.join(_KEYS.values())}, such as "
+            '\'{"shape": [1, 28, 28], "num-classes": 10, "mean": [33.3], "std": [78.6]}\'.'
+        )
+    return facts

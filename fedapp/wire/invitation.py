@@ -125,7 +125,7 @@ def _per_client_rows(head: dict[str, Any]) -> Iterable[tuple[int, str, int]]:
 
 
 def take_shared(content: RecordDict) -> tuple[RecordDict, list[int]]:
-    """Remove the arrays from an invitation; return them, and the invited clients."""
+    """Remove the arrays from an invitation, or a request to evaluate; return them, and its clients."""
     head = content.get("round")
     if not isinstance(head, ConfigRecord):  # not an invitation
         return RecordDict(), []
@@ -138,7 +138,7 @@ def take_shared(content: RecordDict) -> tuple[RecordDict, list[int]]:
 def part_of(content: RecordDict, clients: list[int]) -> RecordDict:
     """Return an invitation, without its arrays, for some of its clients."""
     head: dict[str, Any] = dict(content.config_records["round"])
-    for column in ("accepted", "digests"):
+    for column in {"accepted", "digests"} & head.keys():  # a request to evaluate has none
         values = dict(zip(head["clients"], head[column], strict=True))
         head[column] = [values[c] for c in clients]
     head["clients"] = clients

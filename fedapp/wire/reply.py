@@ -95,15 +95,13 @@ def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
     """
     reply = Reply()
     if message.has_error():
-        flowers = message.metadata.src_node_id == SUPERLINK_NODE_ID
-        reason, text = Reason.NO_ANSWER if flowers else Reason.FAILED, error_text(message)
-        reply.refusals = [Refusal(client, reason, text) for client in invited]
+        reply.refusals = error_refusals(message, invited)
         return reply
     content = message.content if message.has_content() else RecordDict()
     for client, spec in invited.items():
         record, metrics = content.get(f"client.{client}"), content.get(f"metrics.{client}")
         if not isinstance(record, ArrayRecord):
-            reply.refusals.append(_claimed_refusal(content, client))
+            reply.refusals.append(claimed_refusal(content, client))
             continue
         reply.uplink_bytes += nbytes(record)
         try:
@@ -115,7 +113,14 @@ def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
     return reply
 
 
-def _claimed_refusal(content: RecordDict, client: int) -> Refusal:
+def error_refusals(message: Message, clients: Iterable[int]) -> list[Refusal]:
+    """Return a refusal for each client of a node that answered with an error, or for which Flower did."""
+    flowers = message.metadata.src_node_id == SUPERLINK_NODE_ID
+    reason, text = Reason.NO_ANSWER if flowers else Reason.FAILED, error_text(message)
+    return [Refusal(client, reason, text) for client in clients]
+
+
+def claimed_refusal(content: RecordDict, client: int) -> Refusal:
     """Return why a client sent nothing, as far as its node may say that."""
     texts, reasons = content.get("failures"), content.get("reasons")
     text = texts.get(str(client)) if isinstance(texts, ConfigRecord) else None

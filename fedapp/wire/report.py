@@ -2,11 +2,12 @@
 
 To a node:
   check    config record (absent: only tell the clients): shared-data, whether a node without data of its own is to load
-           the run's; and what nodes with data of their own must know about the images
+           the run's; tell-facts, whether it is to tell what its data are like; or what nodes with data of their own must
+           know (see `facts.py`)
   refused  config record, instead of a question: reason, why the node may host nothing
 From a node:
-  hosting  config record: clients, samples, own-data, problem (why it cannot train), lacks-frozen (see `frozen.py`); or
-           error (why it hosts nothing)
+  hosting  config record: clients, samples, own-data, problem (why it cannot train), lacks-frozen (see `frozen.py`), what its
+           data are like if it was asked; or error (why it hosts nothing)
 """
 
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedapp.data import Facts
 from fedapp.wire.arrays import WireError
 from fedapp.wire.checks import error_text, printable
+from fedapp.wire.facts import facts_head, facts_of
 
 MOST_SAMPLES = 2**53  # that a node may claim to have
 
@@ -29,6 +32,7 @@ class Report:
     own_data: bool = False
     problem: str = ""  # why it cannot train
     lacks_frozen: bool = False  # it needs the parameters that are not trained
+    facts: Facts | None = None  # what its data are like, if it was asked
 
 
 def pack_query(check: dict[str, Any] | None) -> RecordDict:
@@ -40,6 +44,16 @@ def check_of(content: RecordDict) -> dict[str, Any] | None:
     """Return what a node needs to know to check its data; None if it is not asked to."""
     record = content.get("check")
     return dict(record) if isinstance(record, ConfigRecord) else None
+
+
+def ask_for_facts() -> dict[str, Any]:
+    """Return the check that asks nodes to load their data, and to tell what these are like."""
+    return {"shared-data": True, "tell-facts": True}
+
+
+def wants_facts(check: dict[str, Any]) -> bool:
+    """Tell whether a node is to tell what its data are like."""
+    return check.get("tell-facts") is True
 
 
 def pack_rejection(reason: str) -> RecordDict:
@@ -64,6 +78,7 @@ def pack_report(report: Report) -> RecordDict:
         told["lacks-frozen"] = True
     if report.problem:
         told["problem"] = report.problem
+    told |= facts_head(report.facts)
     return RecordDict({"hosting": ConfigRecord(told)})
 
 
@@ -94,4 +109,5 @@ def unpack_report(reply: Message | None, num_clients: int) -> Report:
         told.get("own-data") is True,
         printable(problem if isinstance(problem, str) else "it does not say why"),
         told.get("lacks-frozen") is True,
+        facts_of(told),
     )

@@ -30,6 +30,10 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),  # compressed; states delivered
         ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
         (
+            {"server_data": False, "eval_clients": "0.5", "test_share": 0.2, "eval_finetune": 2},
+            3,
+        ),  # all that clients evaluate
+        (
             {
                 "client_optimizer": "adam",
                 "optimizer__state": "keep",

@@ -59,6 +59,20 @@ CASES: list[dict[str, Value]] = [
     {"model": "resnet20", "num_rounds": 2, "local_steps": 1},
     {"local_epochs": 1, "partition": "dirichlet", "partition_alpha": 0.1, "num_rounds": 4},
     {
+        "algorithm": "scaffold",
+        "num_rounds": 4,
+        "eval_clients": "0.4",
+        "test_share": 0.2,
+        "eval_finetune": 2,
+    },
+    {
+        "num_rounds": 3,
+        "eval_clients": "all",
+        "test_share": 0.2,
+        "server_data": False,
+        "eval_every": 2,
+    },
+    {
         "client_optimizer": "adam",
         "lr": 0.01,
         "clip_gradient": 0.5,

@@ -102,7 +102,16 @@ def test_the_difference_of_two_gradients_at_one_point_is_zero(forgets: bool) -> 
         assert torch.equal(g, client.gradient_aside(x, batch))
 
 
-@pytest.mark.parametrize("keys", [{"dataset": "quadratic"}, {"model": "logistic"}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"dataset": "quadratic"},
+        {"model": "logistic"},
+        {"dataset": "diabetes"},
+        {"dataset": "wine"},
+        {"dataset": "speeches", "model": "bag"},
+    ],
+)
 def test_only_images_can_be_augmented(keys: dict[str, Value], run_inline: RunInline) -> None:
     with pytest.raises(ConfigError, match='set augmentation = "none"'):
         run_inline(augmentation="crop-flip", **keys)
@@ -140,5 +149,5 @@ def test_a_user_s_images_are_augmented_and_a_user_s_table_is_refused(
         for kind in ("none", "crop-flip")
     )
     assert any((one[name] != two[name]).any() for name in one)
-    with pytest.raises(ConfigError, match=r'has the shape \(6,\): set augmentation = "none"'):
+    with pytest.raises(ConfigError, match=r'the shape \(6,\): set augmentation = "none"'):
         run_inline(**keys, problem=f"{place}:BroughtTable", augmentation="crop-flip")

@@ -51,3 +51,14 @@ def write_shards(directory: Path, keys: dict[str, Value] = OWN_DATA) -> list[str
         place = directory / f"node-{client}" / "digits" / "train-00000-of-00001.parquet"
         write_parquet(place, images[:, 0].astype(np.uint8), labels.tolist())
     return [str(directory / f"node-{client}") for client in range(config.num_clients)]
+
+
+def write_tests(places: list[str]) -> None:
+    """Give each node's own data a test split: its part of the digits' test samples, in their order."""
+    data = load_images("digits", "")
+    for place, rows in zip(
+        places, np.array_split(np.arange(len(data.test_labels)), len(places)), strict=True
+    ):
+        path = Path(place) / "digits" / "test-00000-of-00001.parquet"
+        images = data.test_images[rows][:, 0].astype(np.uint8)
+        write_parquet(path, images, data.test_labels[rows].tolist())
