@@ -155,8 +155,9 @@ class NetworkProblem:
             batch = next(samples.batches(self.config.local_work, generator(0, "rehearsal")))
             samples.loss_gradient(torch.tensor(self.initial()[0], device=self.device), batch)
             self.model.buffers.copy_(statistics)
-            if len(samples.held_out):
-                self.measure(samples.arrays, samples.held_out[:EVALUATION_BATCH])
+            held = samples.held_out
+            if len(held.rows):
+                self.measure(held.arrays, held.rows[:EVALUATION_BATCH])
             if with_test_data and (test := self.problem.test_data()) is not None:
                 data = as_rows(test, "The test data")
                 self.measure(data.arrays, data.rows[:EVALUATION_BATCH])
