@@ -72,7 +72,7 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Federate
 def rehearse(
     config: "RunConfig", problem: "FederatedProblem", client: int = 0, with_test_data: bool = True
 ) -> None:
-    """Load a client's data and, if the network or the problem is a user's, train and evaluate on one batch.
+    """Load a client's data and, if the network or the problem is a user's, train and evaluate on a batch.
 
     What is wrong with either is reported before anything has started.
     """

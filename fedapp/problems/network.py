@@ -149,16 +149,18 @@ class NetworkProblem:
             return self.problem.predict(module, batch)
 
     def rehearse(self, client: int, with_test_data: bool) -> None:
-        """Train and evaluate on one batch of a client, so that errors in a user's code show before a run starts."""
+        """Train on one batch of a client, and evaluate on one where the run will: errors in a user's code show here."""
         samples, statistics = self.objective(client), self.model.buffers.clone()
         with seeded(0):
             batch = next(samples.batches(self.config.local_work, generator(0, "rehearsal")))
             samples.loss_gradient(torch.tensor(self.initial()[0], device=self.device), batch)
             self.model.buffers.copy_(statistics)
-            self.measure(samples.arrays, samples.indices[:1])
+            held = samples.held_out
+            if len(held.rows):
+                self.measure(held.arrays, held.rows[:EVALUATION_BATCH])
             if with_test_data and (test := self.problem.test_data()) is not None:
                 data = as_rows(test, "The test data")
-                self.measure(data.arrays, data.rows[:1])
+                self.measure(data.arrays, data.rows[:EVALUATION_BATCH])
 
     def _load(self, x: Vector, buffers: Vector) -> None:
         self.model.bind(torch.tensor(x, device=self.device))
