@@ -74,15 +74,17 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Federate
     return _make_problem(relevant, shard, identities())
 
 
-def rehearse(config: "RunConfig") -> None:
-    """Load a client's data and, if the network or the problem is a user's, train and evaluate on one batch.
+def rehearse(
+    config: "RunConfig", problem: "FederatedProblem", client: int = 0, with_test_data: bool = True
+) -> None:
+    """Load a client's data and, if the network or the problem is a user's, train and evaluate on a batch.
 
     What is wrong with either is reported before anything has started.
     """
-    problem = make_problem(config)
-    problem.objective(0)
-    if is_outside(config.model) or is_outside(config.problem):
-        getattr(problem, "rehearsal", None)
+    problem.objective(client)
+    users = is_outside(config.model) or is_outside(config.problem)
+    if users and hasattr(problem, "rehearse"):  # it is a network
+        problem.rehearse(client, with_test_data)
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_the_loss_is_the_problem_s() -> None:
     assert figures["test_loss"] == pytest.approx(expected)
 
 
-def _torch(array: np.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+def _torch(array: Any) -> torch.Tensor:
     return torch.from_numpy(np.asarray(array))
 
 
@@ -99,6 +100,7 @@ def test_mistakes_are_answered_in_one_sentence(name: str, said: str, run_inline:
         ("BrokenMaker", "AttributeError while making it", "my problem"),
         ("BrokenModel", "KeyError while making the network", "my model"),
         ("BrokenData", "FileNotFoundError while loading the data of client 0", "my file"),
+        ("BrokenTest", "OSError while loading the test data", "my test data"),
         ("BrokenForward", "IndexError while computing the network's outputs", "my outputs"),
         ("BrokenLoss", "ValueError while computing the loss", "my loss"),
         ("BrokenMetrics", "ZeroDivisionError while computing metrics", "my metrics"),
