@@ -172,7 +172,7 @@ def evaluate(message: Message, context: Context) -> Message:
             result = evaluate_client(objective, config, client, request.round, request.shared)
             wire.add_evaluation(content, result)
         except ConfigError as error:
-            log.error(str(error))
+            log.error("%s%s", error, traceback_of(error))
             refusals.append(Refusal(client, Reason.FAILED, str(error)))
         except Exception as error:
             log.exception("Client %d failed to evaluate in round %d", client, request.round)

@@ -114,7 +114,7 @@ def _makes(place: str) -> "Callable[[RunConfig, Shard | None], FederatedProblem]
     def make(config: "RunConfig", shard: "Shard | None") -> "FederatedProblem":
         from fedapp.problems.network import NetworkProblem
 
-        return NetworkProblem(_array_problem(place)(config), config)
+        return NetworkProblem(_array_problem(place)(config, shard), config)
 
     return make
 
