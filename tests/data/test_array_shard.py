@@ -69,10 +69,10 @@ def test_own_tables_give_the_same_bits_as_the_same_parts_of_a_shared_one(
 
 
 def own_problem(
-    place: str, facts: Facts | None, clients: range = range(1), **keys: Value
+    place: str, facts: Facts | None, clients: range = range(1), **keys: Any
 ) -> NetworkProblem:
     config = parse_run_config(KEYS | kebab(keys))
-    problem = make_problem(config, Shard(place, clients, facts))  # type: ignore[arg-type]
+    problem = make_problem(config, Shard(place, clients, facts))
     assert isinstance(problem, NetworkProblem)
     return problem
 
@@ -98,7 +98,7 @@ def test_a_node_trains_on_all_it_has_and_deals_it_to_its_clients(nodes: list[str
     ],
 )  # fmt: skip
 def test_data_that_do_not_fit_the_run_are_refused(
-    facts: Facts, keys: dict[str, Value], said: str, tmp_path: Path
+    facts: Facts, keys: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     write_csv(tmp_path / "houses" / "train.csv", ["8,1,Aba,3", *houses(9)])
     with pytest.raises(ConfigError, match=said):
