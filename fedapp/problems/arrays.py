@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.config import RunConfig
-from fedapp.data import ArrayData, Decoder, Partition, load_arrays, load_partition
+from fedapp.data import ArrayData, Decoder, Partition, Shard, load_arrays, load_partition
+from fedapp.data.array_shard import load_array_shard, without_rows
 from fedapp.data.facts import Facts
+from fedapp.data.partitions import deal
 from fedapp.data.parts import Part
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
@@ -25,12 +27,24 @@ class ArrayProblem(Problem):
     decoder: ClassVar[Decoder]
     measures: ClassMeasures | NumberMeasures
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, shard: Shard | None = None) -> None:
         self.config = config
-        self.data: ArrayData = load_arrays(config, self.decoder)
+        self.data: ArrayData
         self.partition: Partition | None = None  # None: there is nothing to train on
-        if len(self.data.train):
-            self.partition = load_partition(self.data, config)
+        self.held_out: Partition | None = (
+            None  # of the test samples; None: they are not the clients'
+        )
+        if shard and shard.data_dir:
+            self.data = load_array_shard(shard, config, self.decoder)
+            self.partition = deal(len(self.data.train), shard.clients, config, "shard")
+            if held := len(self.data.test):
+                self.held_out = deal(held, shard.clients, config, "test shard")
+        elif shard and shard.facts:  # a server without data
+            self.data = without_rows(shard.facts, self.decoder.per_token)
+        else:
+            self.data = load_arrays(config, self.decoder)
+            if len(self.data.train):
+                self.partition = load_partition(self.data, config)
         self.facts: Facts = self.data.facts
         self._train, self._test = map(_tensors, (self.data.train, self.data.test))
 
@@ -48,9 +62,14 @@ class ArrayProblem(Problem):
         """Return a client's samples."""
         if self.partition is None:
             raise ConfigError(
-                "There is nothing to train on: give the data set a training split, such as train.csv."
+                "There is nothing to train on: give the data set a training split, such as train.csv, or every node a "
+                "data-dir of its own."
             )
         return Rows(self._train, self.partition[client])
+
+    def client_test_data(self, client: int) -> Rows | None:
+        """Return a client's part of its node's own test samples, if there are any."""
+        return None if self.held_out is None else Rows(self._test, self.held_out[client])
 
     def test_data(self) -> Sequence[Tensor] | None:
         """Return the test samples."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedapp.config import RunConfig
-from fedapp.data import tabular
+from fedapp.data import Shard, tabular
 from fedapp.errors import ConfigError
 from fedapp.models.networks import make_network
 from fedapp.problems.arrays import ArrayProblem
@@ -21,8 +21,8 @@ class Table(ArrayProblem):
 
     decoder = tabular.CLASSES
 
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: RunConfig, shard: Shard | None = None) -> None:
+        super().__init__(config, shard)
         dtype: torch.dtype = getattr(torch, config.dtype)
         device = torch.device(config.device)
         self._mean = torch.tensor(self.facts.mean, dtype=torch.float64)
@@ -52,8 +52,8 @@ class RegressionTable(Table):
 
     decoder = tabular.REGRESSION
 
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: RunConfig, shard: Shard | None = None) -> None:
+        super().__init__(config, shard)
         self.measures = NumberMeasures(config.metrics, self.facts.target_std)
 
     def prepare(self, batch: Batch) -> Batch:

@@ -3,7 +3,7 @@
 from torch import nn
 
 from fedapp.config import RunConfig
-from fedapp.data import texts
+from fedapp.data import Shard, texts
 from fedapp.models.sequence import sequence_network
 from fedapp.problems.arrays import ArrayProblem
 from fedapp.problems.measures import ClassMeasures
@@ -15,8 +15,8 @@ class Text(ArrayProblem):
 
     decoder = texts.WORDS
 
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: RunConfig, shard: Shard | None = None) -> None:
+        super().__init__(config, shard)
         self.measures = ClassMeasures(config.metrics)
 
     def network(self, name: str) -> nn.Module:
