@@ -99,6 +99,28 @@ def test_a_node_that_was_not_asked_says_so_in_the_round(
     assert all(np.array_equal(model[name], same[name]) for name in same)
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_clients_that_evaluate_have_it_too(
+    asked: bool, run_inline: RunInline, tmp_path: Path
+) -> None:
+    keys: dict[str, Value] = {"eval_clients": "all", "test_share": 0.2, "clients_per_round": 2}
+    whole = run_inline(nodes=2, **KEYS | keys)
+    apart, _ = run_apart(tmp_path / "apart", keys, asked=asked)
+    lines, expected = trained(apart)[1], trained(whole)[1]
+    bytes_of = {"downlink_bytes", "eval_downlink_bytes"}
+    sent = [sum(line[name] for line in run for name in bytes_of) for run in (lines, expected)]
+    if asked:  # otherwise the first round is repeated, with another cohort
+        assert_model(apart, whole)
+        assert sent[0] == sent[1] + 2 * FROZEN
+        assert [drop(line, bytes_of) for line in lines] == [drop(e, bytes_of) for e in expected]
+    assert lines[-1]["client_accuracy_mean"] is not None
+    assert lines[-1]["eval_failures"] == 0
+
+
+def drop(line: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name not in names}
+
+
 def test_a_resumed_run_sends_nothing_again(run_inline: RunInline, tmp_path: Path) -> None:
     whole = run_inline(nodes=2, **KEYS)
     place, states = tmp_path / "apart", str(tmp_path / "s")

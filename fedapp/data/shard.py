@@ -15,11 +15,10 @@ import numpy as np
 from fedapp.config import RunConfig
 from fedapp.data.cache import ImageData, load_source
 from fedapp.data.facts import Facts
-from fedapp.data.partitions import Partition
+from fedapp.data.partitions import Partition, deal
 from fedapp.data.sources import parquet_source
 from fedapp.errors import ConfigError
 from fedapp.files import existing_directory
-from fedapp.randomness import generator
 
 log = logging.getLogger("flwr")
 FAR = 8.0  # how far apart the spreads of a node's pixels and the run's may be without a warning
@@ -65,24 +64,14 @@ def load_shard(shard: Shard, config: RunConfig) -> tuple[ImageData, Partition]:
             f"{directory} holds {samples} samples for the {clients} clients of this node: give it more "
             "samples, or the run more nodes."
         )
-    return data, _dealt(samples, shard, config, "shard")
+    return data, deal(samples, shard.clients, config, "shard")
 
 
 def held_out_of(data: ImageData, shard: Shard, config: RunConfig) -> Partition | None:
     """Divide a node's test samples among its clients, which are evaluated on them; None if it has none."""
     if not (samples := len(data.test_labels)):
         return None
-    return _dealt(samples, shard, config, "test shard")
-
-
-def _dealt(samples: int, shard: Shard, config: RunConfig, purpose: str) -> Partition:
-    """Deal samples to a node's clients at random, each about as many."""
-    order, clients = np.arange(samples), len(shard.clients)
-    if clients > 1:
-        order = generator(config.seed, purpose, 0, shard.clients[0]).permutation(order)
-    sizes = np.zeros(config.num_clients, np.int64)
-    sizes[list(shard.clients)] = [len(part) for part in np.array_split(order, clients)]
-    return Partition(order, np.cumsum([0, *sizes]))
+    return deal(samples, shard.clients, config, "test shard")
 
 
 def _fitted(data: ImageData, facts: Facts, directory: Path) -> ImageData:

@@ -59,6 +59,11 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Federate
             "A node's own data can train a network only: take data-dir out of the node's config, or "
             "choose a network as model."
         )
+    if shard and shard.data_dir and is_outside(config.dataset):
+        raise ConfigError(
+            f"dataset = {config.dataset!r} is a function, and a node's own data are files: take data-dir out of the node's "
+            "config, or set dataset to a name in it."
+        )
     try:
         torch.empty(0, device=config.device)
     except (RuntimeError, AssertionError):

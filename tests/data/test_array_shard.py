@@ -15,6 +15,7 @@ from fedapp.problems import make_problem
 from fedapp.problems.network import NetworkProblem
 from fedapp.tables import Value
 from tests.conftest import kebab, read_rounds
+from tests.support.runs import assert_same
 from tests.support.tabular import array_problem, houses, write_csv
 
 KEYS: dict[str, Value] = {
@@ -68,10 +69,31 @@ def test_own_tables_give_the_same_bits_as_the_same_parts_of_a_shared_one(
     assert (swapped / "model.safetensors").read_bytes() != bits[0]
 
 
+def test_a_server_without_data_asks_what_the_tables_are_like(
+    nodes: list[str], tmp_path: Path
+) -> None:
+    """Columns are in another order on one node; empty `features` sorts them."""
+    for client, place in enumerate(nodes):
+        write_csv(Path(place) / "houses" / "test.csv", houses(12, seed=2 + client))
+    own = Path(nodes[1]) / "houses" / "train.csv"
+    rows = [line.split(",") for line in own.read_text().splitlines()[1:]]
+    keys: dict[str, Value] = {"server_data": False, "eval_clients": "all", "features": ""}
+    ordered = run(tmp_path, [{"data-dir": place} for place in nodes], **keys, num_rounds=10)
+    rounds = read_rounds(ordered)
+    assert [(r["eval_clients"], r["eval_failures"], r["failures"]) for r in rounds] == [
+        (3, 0, 0)
+    ] * 10
+    assert rounds[-1]["client_rmse_mean"] < 0.5 * rounds[0]["client_rmse_mean"]
+    assert rounds[-1]["test_loss"] is None
+    write_csv(own, [f"{p},{a},{r},{c}" for r, a, c, p in rows], "price,age,rooms,city")
+    again = run(tmp_path, [{"data-dir": place} for place in nodes], **keys, num_rounds=10)
+    assert_same(ordered, again)
+
+
 def own_problem(
-    place: str, facts: Facts | None, clients: range = range(1), **keys: Any
+    place: str, facts: Facts | None, keys: dict[str, Value] | None = None, clients: range = range(1)
 ) -> NetworkProblem:
-    config = parse_run_config(KEYS | kebab(keys))
+    config = parse_run_config(KEYS | (keys or {}))
     problem = make_problem(config, Shard(place, clients, facts))
     assert isinstance(problem, NetworkProblem)
     return problem
@@ -79,7 +101,7 @@ def own_problem(
 
 def test_a_node_trains_on_all_it_has_and_deals_it_to_its_clients(nodes: list[str]) -> None:
     facts = Facts((2,), 0, (4.0, 40.0), (2.0, 20.0), target_mean=300.0, target_std=200.0)
-    problem = own_problem(nodes[0], facts, range(2))
+    problem = own_problem(nodes[0], facts, clients=range(2))
     lines = (Path(nodes[0]) / "houses" / "train.csv").read_text().splitlines()
     sizes = [problem.objective(client).num_examples for client in range(2)]
     assert sum(sizes) == len(lines) - 1 and max(sizes) - min(sizes) <= 1
@@ -98,18 +120,18 @@ def test_a_node_trains_on_all_it_has_and_deals_it_to_its_clients(nodes: list[str
     ],
 )  # fmt: skip
 def test_data_that_do_not_fit_the_run_are_refused(
-    facts: Facts, keys: dict[str, Any], said: str, tmp_path: Path
+    facts: Facts, keys: dict[str, Value], said: str, tmp_path: Path
 ) -> None:
     write_csv(tmp_path / "houses" / "train.csv", ["8,1,Aba,3", *houses(9)])
     with pytest.raises(ConfigError, match=said):
-        own_problem(str(tmp_path), facts, **keys)
+        own_problem(str(tmp_path), facts, keys)
 
 
 def test_more_clients_than_samples_and_wrong_places_are_refused(tmp_path: Path) -> None:
     write_csv(tmp_path / "houses.csv", houses(2))
     facts = Facts((2,), 0, (4.0, 40.0), (2.0, 20.0))
     with pytest.raises(ConfigError, match="holds 2 samples for the 3 clients"):
-        own_problem(str(tmp_path), facts, range(3))
+        own_problem(str(tmp_path), facts, clients=range(3))
     with pytest.raises(ConfigError, match="should be a full path"):
         own_problem("somewhere", facts)
     assert own_problem(str(tmp_path), facts).objective(0).num_examples == 2
@@ -124,7 +146,7 @@ def test_more_clients_than_samples_and_wrong_places_are_refused(tmp_path: Path) 
     ],
 )
 def test_facts_are_enough_for_a_server_without_data(facts: Facts, keys: dict[str, Value]) -> None:
-    problem = own_problem("", facts, range(0), **keys)
+    problem = own_problem("", facts, keys, range(0))
     x, buffers = problem.initial()
     assert np.isfinite(x).all() and problem.evaluate(x, buffers) == {}
     with pytest.raises(ConfigError, match="every node a data-dir of its own"):

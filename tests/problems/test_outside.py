@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 from safetensors.torch import load_file
 
+from fedapp import client_app, wire
+from fedapp.engine import InlineGrid
 from fedapp.engine.ray_workers import RayWorkers
 from fedapp.errors import ConfigError
 from fedapp.parsing import parse_run_config
@@ -122,6 +125,20 @@ def test_an_error_in_the_problem_shows_its_traceback(
     assert second == "Traceback (most recent call last):"
     assert cause in rest[-1] and any("problems/outside/problems.py" in line for line in rest)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_node_reports_an_error_in_the_problem_and_logs_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In a federation, nodes try the user's code on their own data before the first round."""
+    config = parse_run_config(kebab(named("BrokenLoss")))
+    grid = InlineGrid(client_app.app, config.flat(), 2)
+    message = Message(wire.pack_query({"shared-data": True}), 2, "query")
+    (reply,) = grid.send_and_receive([message])
+    report = wire.unpack_report(reply, config.num_clients)
+    sentence = "raised ValueError while computing the loss: see the traceback."
+    assert report.clients == [1, 3] and report.problem.endswith(sentence)
+    assert sentence in caplog.text and "ValueError: my loss" in caplog.text
 
 
 @pytest.fixture(scope="module")
