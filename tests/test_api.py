@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas  # type: ignore[import-untyped]
 import pytest
 import torch
 from pydantic import Field
@@ -230,6 +231,28 @@ def test_a_problem_is_given_as_an_object(small: dict[str, Any]) -> None:
     assert result.rounds[-1]["test_loss"] < 0.1 * result.rounds[0]["test_loss"]
     other = run(small, problem=Line(-3.0), num_rounds=20, lr=0.05)
     assert float(other.model["weight"]) < 0 < float(result.model["weight"])
+
+
+def table() -> tuple[Any, Any]:
+    inputs = np.random.default_rng(0).normal(size=(60, 3))
+    return inputs, inputs @ np.array([1.0, -2.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        table,
+        lambda: {"train": table(), "test": table()},
+        table(),
+        {"train": table(), "test": table()},
+        pandas.DataFrame(table()[0], columns=["a", "b", "c"]).assign(y=table()[1]),
+    ],
+    ids=["function", "function of splits", "arrays", "splits", "frame"],
+)
+def test_data_are_given_as_an_object(data: Any, small: dict[str, Any]) -> None:
+    result = run(small, dataset=data, model="logreg", partition="iid", num_rounds=10, lr=0.1)
+    losses = result.frame()["test_loss"]
+    assert losses.iloc[-1] < 0.1 * losses.iloc[0]
 
 
 def test_objects_work_under_flowers_start(small: dict[str, Any]) -> None:
