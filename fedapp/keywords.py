@@ -33,10 +33,10 @@ def as_values(keys: Mapping[str, Any]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for key, value in keys.items():
         path = key_path(key)
-        if isinstance(value, Mapping):
-            found = {f"{path}.{inner}": v for inner, v in as_values(value).items()}
-        elif path in OBJECTS:
+        if path in OBJECTS:  # before dicts: a data set may be one
             found = _named(path, value)
+        elif isinstance(value, Mapping):
+            found = {f"{path}.{inner}": v for inner, v in as_values(value).items()}
         else:
             found = {path: _plain(path, value)}
         if twice := found.keys() & values.keys():

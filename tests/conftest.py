@@ -50,6 +50,8 @@ LONGEST = [
     "theory/test_theory.py",
     "benchmarks/test_kills.py",
     "test_disk.py",
+    "test_notebook.py",
+    "test_api.py",
     "test_two_runs.py",
     "benchmarks/test_soak.py",
     "test_checkpoint.py",
