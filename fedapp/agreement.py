@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from fedapp import wire
 from fedapp.config import RunConfig
-from fedapp.data import Facts, server_shard
+from fedapp.data import Facts, Shard
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting
@@ -47,6 +47,13 @@ def with_facts(grid: Grid, config: RunConfig) -> RunConfig:
     manifest = identify(path) if path else None
     facts = str(manifest.config.get("facts", "")) if manifest else ""
     return config.model_copy(update={"facts": facts or wire.facts_text(_ask(grid, config))})
+
+
+def server_shard(config: RunConfig) -> Shard | None:
+    """Return what stands in for the data of a server that has none; None if it has some, or the problem is a user's."""
+    if config.server_data or not config.facts:
+        return None
+    return Shard("", range(0), wire.facts_from_text(config.facts))
 
 
 def notes(config: RunConfig) -> list[str]:

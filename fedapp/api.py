@@ -114,13 +114,12 @@ def run(
     that cannot go on is a RunError, and what it has is saved.
     """
     from fedapp import server_app
-    from fedapp.problems import make_problem
+    from fedapp.problems import rehearse
 
     parsed = parse_run_config(_with_old_names(_values(config, keys)))
     with _settings(show):
-        make_problem(parsed).objective(
-            0
-        )  # what is wrong with the data is told before an engine starts
+        if parsed.server_data:  # what is wrong with the data is told before an engine starts
+            rehearse(parsed)
         with _engine(engine, workers, address).start() as make_grid:
             directory = server_app.run(make_grid(parsed), parsed)
     return RunResult(parsed, directory.path)

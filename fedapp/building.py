@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
+from flwr.serverapp import Grid
+
 from fedapp import aggregation
+from fedapp.agreement import server_shard, with_facts
 from fedapp.config import RunConfig
+from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
 from fedapp.keywords import as_config
 from fedapp.ledger import Place
@@ -65,11 +69,23 @@ def check(config: RunConfig, problem: Start) -> None:
 
 
 def make_strategy(
-    config: RunConfig | Mapping[str, Any], problem: Start | None = None, place: Place | None = None
+    config: RunConfig | Mapping[str, Any],
+    problem: Start | None = None,
+    place: Place | None = None,
+    grid: Grid | None = None,
 ) -> FederatedStrategy[Any]:
-    """Return the algorithm of a config, or of a dict of its keys, on the server's side, at the problem's start."""
+    """Return the algorithm of a config, or of a dict of its keys, on the server's side, at the problem's start.
+
+    A server without data (`server-data = false`) asks the nodes of the `grid` what theirs are like.
+    """
     config = as_config(config)
-    problem = problem or make_problem(config)
+    if grid:
+        config = with_facts(grid, config)
+    elif not (problem or config.server_data or config.facts or is_outside(config.problem)):
+        raise ConfigError(
+            "With server-data = false the nodes tell what their data are like: give make_strategy the grid."
+        )
+    problem = problem or make_problem(config, server_shard(config))
     check(config, problem)
     algorithm = find_algorithm(config.algorithm)
     return algorithm.strategy(

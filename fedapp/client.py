@@ -32,9 +32,8 @@ class Client(NumPyClient):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("u",)
-    clips_direction: ClassVar[bool] = (
-        False  # instead of every gradient; `update` then calls `clipped`
-    )
+    # Whether `update` clips the direction of a step, by `clipped`, instead of every gradient.
+    clips_direction: ClassVar[bool] = False
     options: Table  # an algorithm with keys of its own says of which type
 
     def __init__(

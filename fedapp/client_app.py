@@ -19,7 +19,7 @@ from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts, Shard
 from fedapp.doors import identities
-from fedapp.errors import ConfigError, MissingWeightsError
+from fedapp.errors import ConfigError, MissingWeightsError, traceback_of
 from fedapp.files import writable_directory
 from fedapp.frozen import FrozenStore, LacksFrozenError, bring_up_to_date
 from fedapp.hosting import hosted_clients
@@ -28,7 +28,7 @@ from fedapp.models.keys import VitKeys
 from fedapp.models.outside import seeded
 from fedapp.parsing import parse_run_config
 from fedapp.privacy import budget, node_privacy
-from fedapp.problems import make_problem
+from fedapp.problems import make_problem, rehearse
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.randomness import torch_seed
 from fedapp.refusals import Reason, Refusal
@@ -91,11 +91,12 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
         except LacksFrozenError:
             report = replace(report, lacks_frozen=True)
         samples = sum(problem.objective(client).num_examples for client in hosted)
+        rehearse(config, problem, hosted[0], with_test_data=False)
         shown = node_privacy(config).shows_samples
         facts = problem.facts if asked else None
         return replace(report, samples=samples if shown else None, facts=facts)
     except ConfigError as error:
-        log.error(str(error))
+        log.error("%s%s", error, traceback_of(error))
         return replace(report, problem=str(error))
     except Exception as error:
         log.exception("This node's data cannot be loaded")
@@ -171,7 +172,7 @@ def evaluate(message: Message, context: Context) -> Message:
             result = evaluate_client(objective, config, client, request.round, request.shared)
             wire.add_evaluation(content, result)
         except ConfigError as error:
-            log.error(str(error))
+            log.error("%s%s", error, traceback_of(error))
             refusals.append(Refusal(client, Reason.FAILED, str(error)))
         except Exception as error:
             log.exception("Client %d failed to evaluate in round %d", client, request.round)
@@ -189,7 +190,7 @@ def _all_refused(
         log.info("This node asks the server for the frozen parameters")
         reason = Reason.LACKS_FROZEN
     else:
-        log.error(str(error))
+        log.error("%s%s", error, traceback_of(error))
     content = RecordDict()
     wire.add_refusals(content, [Refusal(client, reason, str(error)) for client in clients])
     return Message(content, reply_to=message)

@@ -10,7 +10,6 @@ from flwr.serverapp import Grid
 from flwr.superlink.grid import HttpGrid
 
 from fedapp.config import RunConfig
-from fedapp.evaluation import demand_held_out
 from fedapp.figures import COLUMNS, FIGURES, accuracy_of
 from fedapp.observers import Observer, ending
 from fedapp.problems.protocols import FederatedProblem
@@ -61,7 +60,6 @@ def _meet_nodes(
     finally:
         for observer in observers:
             observer.on_nodes(strategy.hosting, deployed)
-    demand_held_out(strategy.config, strategy.hosting.has_own_data())
 
 
 def _train(

@@ -111,7 +111,7 @@ class Runner:
 
     def run(self, engine: EngineChoice) -> Tally:
         """Run everything, and return how the runs ended."""
-        from fedapp.problems import rehearse
+        from fedapp.problems import make_problem, rehearse
 
         tally = Tally()
         swept = [config for plan, config in self.planned if plan.name]
@@ -125,7 +125,7 @@ class Runner:
             return tally
         # What is wrong with the data is told before an engine starts.
         if left[0][1].server_data:
-            rehearse(left[0][1])
+            rehearse(left[0][1], make_problem(left[0][1]))
         if engine.inline and engine.workers > 1 and all(plan.name for plan, _ in left):
             _run_side_by_side([config for _, config in left], engine.workers, tally)
         else:

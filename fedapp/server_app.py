@@ -13,7 +13,6 @@ from fedapp import agreement, building
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
 from fedapp.config import RunConfig
 from fedapp.console import RunConsole
-from fedapp.data import server_shard
 from fedapp.engine import InlineGrid
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import ConfigError, log_as_one_sentence
@@ -55,9 +54,9 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     if isinstance(grid, HttpGrid):
         pull_one_by_one(grid)
     config = agreement.with_facts(grid, config)
-    problem = make_problem(config, server_shard(config))
+    problem = make_problem(config, agreement.server_shard(config))
     building.check(config, problem)
-    _check_places(grid, config)
+    _check_places(grid, config, problem)
     with RunDirectory(config) as directory, Workspace(grid, config, directory) as workspace:
         strategy = building.make_strategy(config, problem, workspace.place)
         for warning in building.warnings(strategy):
@@ -95,13 +94,13 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     return directory
 
 
-def _check_places(grid: Grid, config: RunConfig) -> None:
+def _check_places(grid: Grid, config: RunConfig, problem: FederatedProblem) -> None:
     """Report what the config asks for and is not there, before the run has a directory."""
     if not isinstance(grid, HttpGrid):  # the nodes are on this machine
         contexts = grid.contexts.values() if isinstance(grid, InlineGrid) else ()
         demand_held_out(config, any("data-dir" in context.node_config for context in contexts))
         if config.server_data:  # and have no data but these
-            rehearse(config)
+            rehearse(config, problem)
         if config.state_dir:
             writable_directory("state-dir", config.state_dir)
     find_trackers(config)

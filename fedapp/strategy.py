@@ -24,7 +24,7 @@ from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts
 from fedapp.errors import ConfigError
-from fedapp.evaluation import ClientEvaluation
+from fedapp.evaluation import ClientEvaluation, demand_held_out
 from fedapp.exchange import Exchange
 from fedapp.failures import FailureLog
 from fedapp.frozen import FrozenSender
@@ -239,6 +239,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
                 **wire.frozen_head(self.frozen.digest),
             },
         )
+        demand_held_out(self.config, self.hosting.has_own_data())
 
     def start(
         self,

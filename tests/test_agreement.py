@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedapp import client_app, server_app, wire
-from fedapp.agreement import agree
-from fedapp.data import Facts, Shard, load_images, load_partition, server_shard
+from fedapp.agreement import agree, server_shard
+from fedapp.data import Facts, Shard, load_images, load_partition
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting
@@ -250,6 +250,11 @@ def test_what_needs_data_on_the_server_is_refused(tmp_path: Path) -> None:
             run(tmp_path, [{}], eval_clients="", **keys)
     with pytest.raises(RunError, match="had none, such as client 0"):
         run(tmp_path, [{"data-dir": "/nowhere"}] * 3)
+
+
+def test_what_is_trained_must_be_said_if_only_data_would_tell(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="set problem to one"):
+        run(tmp_path, [{}], dataset="some.module:data", data_dir="")
 
 
 def test_under_differential_privacy_nodes_tell_nothing(tmp_path: Path) -> None:

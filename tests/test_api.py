@@ -429,6 +429,7 @@ def net(facts):
 @pytest.mark.parametrize("engine", ["inline", "ray"])
 def test_the_command_finds_what_lies_in_the_current_directory(engine: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "strategies.py").write_text("raise RuntimeError('this hides a package of ours')")
     command = [str(BIN / "fedapp"), "run", "--engine", engine, "--out", str(tmp_path / "results")]
     command += ["-c", 'model="mine:net" num-rounds=1 run-name="run"']
     if engine == "ray":

@@ -20,6 +20,7 @@ from fedapp.building import make_strategy
 from fedapp.checkpoint import Checkpoints
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.ledger import Place
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.progress import skip_reason
@@ -93,7 +94,8 @@ def test_all_that_changes_is_saved(name: str) -> None:
     """A new strategy that takes up what is saved is the same in every attribute that rounds change."""
     config = parse_run_config(keys_of(name) | {"run-name": ""})
     problem = make_problem(config)
-    used, new = make_strategy(config, problem), make_strategy(config, problem)
+    place = Place("a-run", config.state_dir)
+    used, new = (make_strategy(config, problem, place) for _ in range(2))
     grid = InlineGrid(client_app.app, config.flat())
     from fedapp.rounds import run_rounds
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from benchmarks.superlink import own_superlink
 from fedapp import client_app
+from fedapp.agreement import server_shard
 from fedapp.building import make_strategy
 from fedapp.client_app import make_client_app
 from fedapp.engine import InlineGrid
@@ -20,6 +21,7 @@ from fedapp.registry import ALGORITHMS
 from fedapp.rounds import run_rounds
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Value
+from tests.support.datasets import OWN_DATA, write_shards
 
 ROUNDS = 4
 SMALL: dict[str, Any] = {
@@ -63,8 +65,9 @@ def under_flowers_loop(
         return MetricRecord(dict(problem.evaluate(strategy.x, strategy.buffers)))
 
     result = strategy.start(grid, strategy.arrays(), ROUNDS, evaluate_fn=evaluate)
-    records = [
+    records: list[dict[str, Any]] = [
         dict(result.train_metrics_clientapp[round_])
+        | dict(result.evaluate_metrics_clientapp.get(round_, {}))
         | dict(result.evaluate_metrics_serverapp[round_])
         for round_ in range(1, ROUNDS + 1)
     ]
@@ -92,6 +95,8 @@ def assert_same_bits(keys: dict[str, Any]) -> None:
         {"algorithm": "fedbcgd-plus"},  # blocks, so clients send different vectors
         {"algorithm": "diana", "clients_per_round": 8, "local_steps": 1},
         {"algorithm": "fedadam", "lr_schedule": "inverse-sqrt"},
+        {"eval_clients": "0.5", "test_share": 0.2, "eval_finetune": 1},
+        {"trainable": "head", "algorithm": "scaffold"},
     ],
     ids=lambda keys: "-".join(map(str, keys.values())),
 )
@@ -171,6 +176,25 @@ def test_the_app_of_this_package_still_reads_the_run_config() -> None:
     assert other.hosting.clients == list(range(8))
 
 
+def test_a_server_without_data_asks_the_nodes(tmp_path: Path) -> None:
+    """The nodes have the data of a run whose server has them all."""
+    keys: dict[str, Any] = OWN_DATA | {"algorithm": "scaffold", "num-rounds": ROUNDS}
+    alone = keys | {"server-data": False, "dataset": "digits", "data-dir": "/nowhere"}
+    grid = InlineGrid(make_client_app(alone), OTHER_APP, nodes=3)
+    for context, place in zip(grid.contexts.values(), write_shards(tmp_path), strict=True):
+        context.node_config["data-dir"] = place
+    strategy = make_strategy(alone, grid=grid)
+    strategy.start(grid, strategy.arrays(), ROUNDS)
+    in_loop = make_strategy(alone, grid=grid)
+    problem = make_problem(in_loop.config, server_shard(in_loop.config))
+    for context in grid.contexts.values():
+        context.state = RecordDict()
+    list(run_rounds(grid, in_loop, problem, in_loop.config))
+    assert strategy.x.tobytes() == in_loop.x.tobytes()
+    with pytest.raises(ConfigError, match="grid"):
+        make_strategy(alone)
+
+
 PROJECT = {
     "pyproject.toml": """
 [project]
@@ -207,6 +231,7 @@ app = make_client_app(KEYS)
 import numpy as np
 from flwr.serverapp import ServerApp
 
+from fedapp.agreement import server_shard
 from fedapp.building import make_strategy
 from other.settings import KEYS
 

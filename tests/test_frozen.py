@@ -20,21 +20,8 @@ from fedapp.refusals import Reason, Refusal
 from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.models.outside.networks import Versioned
+from tests.support.frozen import FROZEN, KEYS
 from tests.support.runs import trained
-
-KEYS: dict[str, Value] = {
-    "algorithm": "scaffold",
-    "model": "tests.models.outside.networks:Versioned",
-    "trainable": "head",
-    "num_clients": 4,
-    "clients_per_round": 4,
-    "num_rounds": 3,
-    "local_steps": 2,
-    "train_samples": 200,
-    "partition": "iid",
-}
-# Bytes of weight, bias and order, and of the three arrays' headers.
-FROZEN = 4 * (64 * 12 + 12) + 8 * 12 + 3 * 128
 
 
 class NewProcesses(InlineGrid):
@@ -67,10 +54,10 @@ def another_version(other: bool) -> None:
 
 
 def run_apart(
-    place: Path, nodes: int = 2, asked: bool = True, **keys: Value
+    place: Path, keys: dict[str, Value] | None = None, nodes: int = 2, asked: bool = True
 ) -> tuple[Path, NewProcesses]:
     """Run with nodes that make another network than the server."""
-    config = parse_run_config(kebab(KEYS | keys) | {"results-dir": str(place)})
+    config = parse_run_config(kebab(KEYS | (keys or {})) | {"results-dir": str(place)})
     grid = NewProcesses(config, nodes, asked, another_version)
     return server_app.run(grid, config).path, grid
 
@@ -86,7 +73,7 @@ def test_a_node_that_made_another_receives_it_once(
 ) -> None:
     whole = run_inline(nodes=2, **KEYS)
     keys: dict[str, Value] = {"state_dir": str(tmp_path / "s")} if kept == "state-dir" else {}
-    apart, grid = run_apart(tmp_path / "apart", **keys)
+    apart, grid = run_apart(tmp_path / "apart", keys)
     assert grid.received == [True, True, False, False, False, False]
     (model, lines), (same, expected) = trained(apart), trained(whole)
     assert [line["downlink_bytes"] for line in lines] == [
@@ -113,30 +100,33 @@ def test_a_node_that_was_not_asked_says_so_in_the_round(
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_node_that_only_evaluates_receives_it_too(
+def test_clients_that_evaluate_have_it_too(
     asked: bool, run_inline: RunInline, tmp_path: Path
 ) -> None:
-    """One client trains, and all evaluate: three of four nodes get it with a message to evaluate.
+    keys: dict[str, Value] = {"eval_clients": "all", "test_share": 0.2, "clients_per_round": 2}
+    whole = run_inline(nodes=2, **KEYS | keys)
+    apart, _ = run_apart(tmp_path / "apart", keys, asked=asked)
+    lines, expected = trained(apart)[1], trained(whole)[1]
+    bytes_of = {"downlink_bytes", "eval_downlink_bytes"}
+    sent = [sum(line[name] for line in run for name in bytes_of) for run in (lines, expected)]
+    if asked:  # otherwise the first round is repeated, with another cohort
+        assert_model(apart, whole)
+        assert sent[0] == sent[1] + 2 * FROZEN
+        assert [drop(line, bytes_of) for line in lines] == [drop(e, bytes_of) for e in expected]
+    assert lines[-1]["client_accuracy_mean"] is not None
+    assert lines[-1]["eval_failures"] == 0
 
-    If they were not asked before, that is the second one; by then one of the three was invited to train, and has it.
-    """
-    more: dict[str, Value] = {"clients_per_round": 1, "eval_clients": "all", "test_share": 0.2}
-    _, expected = trained(run_inline(nodes=4, **KEYS | more))
-    _, lines = trained(run_apart(tmp_path / "apart", 4, asked, **more)[0])
-    sent = [a["eval_downlink_bytes"] - b["eval_downlink_bytes"] for a, b in zip(lines, expected, strict=True)]  # fmt: skip
-    assert sent == ([3 * FROZEN, 0, 0] if asked else [0, 2 * FROZEN, 0])
-    assert [line["eval_failures"] for line in lines] == [0 if asked else 3, 0, 0]
-    figures = [name for name in expected[-1] if name.startswith("client_")]
-    for line, other in list(zip(lines, expected, strict=True))[0 if asked else 1 :]:
-        assert [line[name] for name in figures] == [other[name] for name in figures]
+
+def drop(line: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name not in names}
 
 
 def test_a_resumed_run_sends_nothing_again(run_inline: RunInline, tmp_path: Path) -> None:
     whole = run_inline(nodes=2, **KEYS)
     place, states = tmp_path / "apart", str(tmp_path / "s")
-    keys = {"run_name": "halves", "checkpoint_every": 1, "state_dir": states}
-    run_apart(place, **keys | {"num_rounds": 2})
-    apart, grid = run_apart(place, **keys, resume=True)
+    keys: dict[str, Value] = {"run_name": "halves", "checkpoint_every": 1, "state_dir": states}
+    run_apart(place, keys | {"num_rounds": 2})
+    apart, grid = run_apart(place, keys | {"resume": True})
     assert grid.received == [False, False]
     assert trained(apart)[1][2] == trained(whole)[1][2]
     assert_model(apart, whole)
@@ -144,12 +134,12 @@ def test_a_resumed_run_sends_nothing_again(run_inline: RunInline, tmp_path: Path
 
 def test_a_damaged_copy_is_sent_again(run_inline: RunInline, tmp_path: Path) -> None:
     states = str(tmp_path / "s")
-    run_apart(tmp_path / "first", nodes=1, state_dir=states)
+    run_apart(tmp_path / "first", {"state_dir": states}, nodes=1)
     (copy,) = (tmp_path / "s" / "frozen").glob("*.safetensors")
     data = bytearray(copy.read_bytes())
     data[-5] ^= 1
     copy.write_bytes(data)
-    apart, grid = run_apart(tmp_path / "second", nodes=1, state_dir=states)
+    apart, grid = run_apart(tmp_path / "second", {"state_dir": states}, nodes=1)
     assert grid.received == [True, False, False]
     assert_model(apart, run_inline(**KEYS))
 

@@ -5,14 +5,7 @@ from fedapp.data.cache import ImageData, image_shape, load_images
 from fedapp.data.facts import Facts
 from fedapp.data.given_images import configured_images
 from fedapp.data.partitions import Divisible, Partition, load_partition
-from fedapp.data.shard import (
-    Shard,
-    held_out_by,
-    load_shard,
-    server_shard,
-    trained_by,
-    without_samples,
-)
+from fedapp.data.shard import Shard, held_out_of, load_shard, without_samples
 
 __all__ = [
     "ArrayData",
@@ -23,13 +16,11 @@ __all__ = [
     "Partition",
     "Shard",
     "configured_images",
-    "held_out_by",
+    "held_out_of",
     "image_shape",
     "load_arrays",
     "load_images",
     "load_partition",
     "load_shard",
-    "server_shard",
-    "trained_by",
     "without_samples",
 ]

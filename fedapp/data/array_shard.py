@@ -1,4 +1,4 @@
-"""A node's own tables or texts, and the data set of a server that has none (see `shard.py`)."""
+"""A node's own table or texts, in place of a part of a shared data set; see `shard.py` for images."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,65 +6,59 @@ from pathlib import Path
 import numpy as np
 
 from fedapp.config import RunConfig
-from fedapp.data import columns
 from fedapp.data.arrays import ArrayData, Decoder, load_tables
 from fedapp.data.facts import Facts
-from fedapp.data.files import Table, find_tables
-from fedapp.data.parts import Part
-from fedapp.data.shard import Shard, own_directory
+from fedapp.data.files import directory_source
+from fedapp.data.parts import Part, num_classes_of
+from fedapp.data.shard import Shard
 from fedapp.errors import ConfigError
-
-
-def arrays_without_samples(facts: Facts | None) -> ArrayData:
-    """Return the data set of a server that has none."""
-    if facts is None:
-        raise ConfigError("A server without data needs facts about them: set facts.")
-    part = Part(np.zeros((0, *facts.shape)), np.zeros(0))
-    return ArrayData("", facts, part, part)
+from fedapp.files import existing_directory
 
 
 def load_array_shard(shard: Shard, config: RunConfig, decoder: Decoder) -> ArrayData:
-    """Load a node's tables or texts; if the run's facts are known, refuse data that do not fit them."""
-    directory = own_directory(shard)
-    source = find_tables(config.dataset, str(directory))
-    if decoder.has_features and not config.features:
+    """Load a node's data, all of which it trains on unless it has a test split of its own."""
+    if not Path(shard.data_dir).expanduser().is_absolute():
+        raise ConfigError(f"A node's data-dir = {shard.data_dir!r} should be a full path.")
+    directory = existing_directory("The node's data-dir", shard.data_dir)
+    source = directory_source(config.dataset, directory)
+    data = load_tables(source, config, decoder, whole=True)
+    if data.train.classes:
         raise ConfigError(
-            "Nodes with their own tables must read the same columns in the same order: set features to their names."
+            f"The classes of {config.dataset} in {directory} are words, and every node would number them by its own: write "
+            "whole numbers from 0."
         )
-    data = load_tables(source, config, _strict(decoder))
-    if not len(data.train):
-        raise ConfigError(f"{directory} holds no training samples of {config.dataset}: give some.")
+    if len(data.train) < len(shard.clients):
+        raise ConfigError(
+            f"{config.dataset} in {directory} holds {len(data.train)} samples for the {len(shard.clients)} clients of this "
+            "node: give it more samples, or the run more nodes."
+        )
     return _fitted(data, shard.facts, directory) if shard.facts else data
 
 
-def _strict(decoder: Decoder) -> Decoder:
-    """Return a decoder that refuses classes that are words, which every node would number in its own way."""
-    if not decoder.has_classes:
-        return decoder
-
-    def decode(train: Table | None, test: Table | None, config: RunConfig) -> tuple[Part, Part]:
-        for table in filter(None, (train, test)):
-            target = columns.target_column(table, config.target)
-            if not columns.is_numeric(table.rows.column(target)):
-                raise ConfigError(
-                    f"The column {target} of {table.where} holds words, which every node would number in its own way: "
-                    "write whole numbers from 0 that mean the same on all nodes."
-                )
-        return decoder.decode(train, test, config)
-
-    return replace(decoder, name=f"own-{decoder.name}", decode=decode)
-
-
 def _fitted(data: ArrayData, facts: Facts, directory: Path) -> ArrayData:
-    """Return a node's data with the run's facts."""
+    """Return a node's data with the run's classes and scale; refuse data that do not fit."""
     own = data.facts
-    if (own.shape, own.vocabulary) != (facts.shape, facts.vocabulary):
+    for what, mine, theirs in (
+        ("inputs of the shape", own.shape, facts.shape),
+        ("tokens, in number", own.vocabulary, facts.vocabulary),
+        ("classes to predict", own.num_classes > 0, facts.num_classes > 0),
+    ):
+        if mine != theirs:
+            raise ConfigError(
+                f"The data in {directory} have {what} {mine}, and the run's have {theirs}: make them equal."
+            )
+    if own.num_classes and num_classes_of((data.train, data.test)) > facts.num_classes:
         raise ConfigError(
-            f"The inputs in {directory} have the shape {own.shape}, and the run's have {facts.shape}: make them equal."
-        )
-    if own.num_classes > facts.num_classes:
-        raise ConfigError(
-            f"The classes in {directory} go up to {own.num_classes - 1}, and the run's from 0 to "
-            f"{facts.num_classes - 1}: make them fit."
+            f"The data in {directory} have {own.num_classes} classes, and the run's have {facts.num_classes}: make them fit."
         )
     return replace(data, facts=facts)
+
+
+def without_rows(facts: Facts, per_token: bool) -> ArrayData:
+    """Return the data set of a server that has none: rows of the right shape, but not a single one."""
+    inputs = np.zeros((0, *facts.shape))
+    targets = np.zeros(
+        (0, *facts.shape) if per_token else 0, np.int64 if facts.num_classes else float
+    )
+    empty = Part(inputs, targets)
+    return ArrayData("", facts, empty, empty)

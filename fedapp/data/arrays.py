@@ -63,17 +63,17 @@ class ArrayData:
 class Decoder:
     """How a problem makes samples of tables or arrays.
 
+    `decode` takes the tables of train and test and, last, whether nothing may be held out if there is no test split.
     `settings` are the config's values that decide the outcome: part of the cache's key.
     """
 
     name: str
     embedded: dict[str, Callable[[], tuple[Table | None, Table | None]]]
-    decode: Callable[[Table | None, Table | None, RunConfig], tuple[Part, Part]]
+    decode: Callable[[Table | None, Table | None, RunConfig, bool], tuple[Part, Part]]
     check: Callable[[Part, Part, RunConfig], tuple[Part, Part]]  # of arrays that a user gives
     facts: Callable[[Part, Part, RunConfig], Facts]
     settings: Callable[[RunConfig], tuple[object, ...]]
-    has_features: bool = False  # it reads several columns, whose order matters
-    has_classes: bool = False  # a column of classes is read, which may be words
+    per_token: bool = False  # there is a target for each token of an input
 
 
 def load_arrays(config: RunConfig, decoder: Decoder) -> ArrayData:
@@ -87,15 +87,20 @@ def load_arrays(config: RunConfig, decoder: Decoder) -> ArrayData:
     return load_tables(source, config, decoder)
 
 
-def load_tables(source: TableSource, config: RunConfig, decoder: Decoder) -> ArrayData:
-    """Load the data set of a source, decoding it if no process has done so before."""
-    settings = (config.features, config.target, config.group, *decoder.settings(config))
+def load_tables(
+    source: TableSource, config: RunConfig, decoder: Decoder, whole: bool = False
+) -> ArrayData:
+    """Load the data set of a source, decoding it if no process has done so before.
+
+    Without a test split, a tenth is held out, unless the `whole` is to be trained on.
+    """
+    settings = (config.features, config.target, config.group, whole, *decoder.settings(config))
     content = repr((DECODER, source.key, decoder.name, settings))
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     key = f"{decoder.name}-{source.key}-{digest}"
 
     def build(directory: Path) -> None:
-        train, test = decoder.decode(*source.read(), config)
+        train, test = decoder.decode(*source.read(), config, whole)
         _write(directory, train, test, decoder.facts(train, test, config))
 
     return _read(build_once(cache_dir() / "data" / key, build), key)
@@ -105,7 +110,9 @@ def _given(given: Given, config: RunConfig, decoder: Decoder) -> ArrayData:
     """Return data of the user's function, which are not kept on disk; partitions are, by the digest of the labels."""
     tables = [part for part in (given.train, given.test) if isinstance(part, Table)]
     if tables:
-        train, test = decoder.decode(tables[0], tables[1] if len(tables) > 1 else None, config)
+        train, test = decoder.decode(
+            tables[0], tables[1] if len(tables) > 1 else None, config, False
+        )
     else:
         first = cast(Part, given.train)
         second = cast(Part | None, given.test)
@@ -121,7 +128,8 @@ def _write(directory: Path, train: Part, test: Part, facts: Facts) -> None:
         np.save(directory / f"{prefix}_targets.npy", part.targets)
     if train.groups is not None:
         np.save(directory / "groups.npy", train.groups)
-    (directory / "facts.json").write_text(json.dumps(asdict(facts)))
+    about = asdict(facts) | {"classes": train.classes}
+    (directory / "facts.json").write_text(json.dumps(about))
 
 
 def _read(directory: Path, key: str) -> ArrayData:
@@ -129,17 +137,20 @@ def _read(directory: Path, key: str) -> ArrayData:
         values = json.loads((directory / "facts.json").read_text())
         lists = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
         facts = Facts(**{f.name: (values | lists)[f.name] for f in fields(Facts)})
+        classes = tuple(map(str, lists["classes"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{directory / 'facts.json'} cannot be read ({error}): remove {directory}, and it is made anew."
         ) from None
-    groups = directory / "groups.npy"
+    path = directory / "groups.npy"
+    groups = mapped(path) if path.exists() else None
     train, test = (
         Part(
-            mapped(directory / f"{prefix}_inputs.npy"), mapped(directory / f"{prefix}_targets.npy")
+            mapped(directory / f"{prefix}_inputs.npy"),
+            mapped(directory / f"{prefix}_targets.npy"),
+            groups if prefix == "train" else None,
+            classes,
         )
         for prefix in ("train", "test")
     )
-    if groups.exists():
-        train = Part(train.inputs, train.targets, mapped(groups))
     return ArrayData(key, facts, train, test)

@@ -63,14 +63,17 @@ def text_column(table: Table, name: str) -> str:
 
 
 def feature_columns(table: Table, names: str, target: str, group: str | None) -> list[str]:
-    """Return the columns to predict from: those that are named, or all numeric ones but target and group."""
+    """Return the columns to predict from: those that are named, or all numeric ones but target and group.
+
+    The latter are in the order of the alphabet, so that nodes whose files have another order agree.
+    """
     if chosen := named(names):
         for name in chosen:
             find_column(table, "features", name, ())
         if target in chosen:
             raise ConfigError(f"features names the target {target}: leave it out.")
         return chosen
-    others = [n for n in table.rows.column_names if n not in (target, group)]
+    others = sorted(n for n in table.rows.column_names if n not in (target, group))
     numeric = [n for n in others if is_numeric(table.rows.column(n)) or _nearly_numeric(table, n)]
     if not numeric:
         raise ConfigError(

@@ -56,7 +56,7 @@ class TableSource:
 def find_tables(name: str, data_dir: str) -> TableSource:
     """Return the source of a data set of tables or texts: a directory, or the hub."""
     if data_dir:
-        return _directory_source(name, existing_directory("data-dir", data_dir))
+        return directory_source(name, existing_directory("data-dir", data_dir))
     if "/" in name:
         return TableSource(f"hub-{name.replace('/', '--')}", lambda: read_hub(name))
     raise ConfigError(
@@ -80,7 +80,8 @@ def find_file(parent: Path, name: str) -> list[Path]:
     return [file for file in single if file.is_file()][:1]
 
 
-def _directory_source(name: str, parent: Path) -> TableSource:
+def directory_source(name: str, parent: Path) -> TableSource:
+    """Return a data set in a directory."""
     directory = parent / name
     train = split_files(directory, "train")
     test = next((found for split in TESTS if (found := split_files(directory, split))), [])

@@ -32,7 +32,7 @@ def configured_images(config: RunConfig) -> ImageData:
         train, test = splits if len(splits) == 2 else hold_out(splits[0])
     else:
         assert not isinstance(given.test, Table)  # both are of one kind
-        parts = checked_classes(*both_splits(given.train, given.test), config)
+        parts = checked_classes(*both_splits(given.train, given.test, whole=False), config)
         train, test = (Split(_pixels(p, config), p.targets, p.groups) for p in parts)
     writers = None
     if train.writers is not None:

@@ -105,7 +105,7 @@ def _split(split: Any, name: str, which: str) -> Part | Table:
             f"dataset = {name!r}: the arrays of {where} have the shapes {[a.shape for a in arrays]}: give each the same "
             "number of rows, at least one."
         )
-    return Part(*arrays)
+    return Part(arrays[0], arrays[1], arrays[2] if len(arrays) > 2 else None)
 
 
 def problem_of(given: Given, config: RunConfig) -> str:

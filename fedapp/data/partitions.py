@@ -186,6 +186,16 @@ def _split(data: Divisible, config: RunConfig) -> list[NDArray[np.int64]]:
     return groups
 
 
+def deal(samples: int, clients: range, config: RunConfig, purpose: str) -> Partition:
+    """Deal samples to some clients at random, each about as many; the others hold none."""
+    order = np.arange(samples)
+    if len(clients) > 1:
+        order = generator(config.seed, purpose, 0, clients[0]).permutation(order)
+    sizes = np.zeros(config.num_clients, np.int64)
+    sizes[list(clients)] = [len(part) for part in np.array_split(order, len(clients))]
+    return Partition(order, np.cumsum([0, *sizes]))
+
+
 def fill_empty(groups: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     """Give every client without a sample one of the client that then holds most.
 

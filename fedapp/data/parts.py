@@ -20,6 +20,7 @@ class Part:
     inputs: NDArray[Any]
     targets: NDArray[Any]
     groups: NDArray[Any] | None = None
+    classes: tuple[str, ...] = ()  # their names, if they have been numbered by the alphabet
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -28,7 +29,7 @@ class Part:
     def take(self, rows: NDArray[Any] | slice) -> "Part":
         """Return some of the samples."""
         groups = None if self.groups is None else self.groups[rows]
-        return Part(self.inputs[rows], self.targets[rows], groups)
+        return Part(self.inputs[rows], self.targets[rows], groups, self.classes)
 
     def hold_out(self) -> tuple["Part", "Part"]:
         """Set a tenth of the samples aside as a test split, the same ones every time."""
@@ -52,7 +53,11 @@ def numbered(train: Part, test: Part) -> tuple[Part, Part]:
     if {train.targets.dtype.kind, test.targets.dtype.kind} & set("UO"):
         names = np.unique(np.concatenate([train.targets.astype(str), test.targets.astype(str)]))
         train, test = (
-            replace(part, targets=np.searchsorted(names, part.targets.astype(str)))
+            replace(
+                part,
+                targets=np.searchsorted(names, part.targets.astype(str)),
+                classes=tuple(names.tolist()),
+            )
             for part in (train, test)
         )
     if train.groups is not None:
@@ -60,12 +65,15 @@ def numbered(train: Part, test: Part) -> tuple[Part, Part]:
     return train, replace(test, groups=None)
 
 
-def both_splits(train: Part | None, test: Part | None) -> tuple[Part, Part]:
-    """Return both splits, numbered: without a test split, a tenth is held out; without a training split, it is empty."""
+def both_splits(train: Part | None, test: Part | None, whole: bool) -> tuple[Part, Part]:
+    """Return both splits, numbered; one that is missing is empty.
+
+    Without a test split, a tenth is held out, unless the `whole` is to be trained on.
+    """
     if train is None and test is not None:
         return numbered(test.take(slice(0)), test)
     if train is not None and test is None:
-        return numbered(*train.hold_out())
+        return numbered(*((train, train.take(slice(0))) if whole else train.hold_out()))
     if train is None or test is None:
         raise ConfigError("The data set has no samples: give it some.")
     return numbered(train, test)

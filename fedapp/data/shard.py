@@ -1,9 +1,9 @@
 """A node's own data: a shard that only this node sees, instead of a part of a shared data set.
 
-`data-dir` in a node's config is a directory that holds `<dataset>/train-*.parquet`, or tables and texts
-(`array_shard.py`). If the node hosts several clients, its samples are dealt to them at random; so are those of its test
-split, if there is one, which its clients are evaluated on. What all must agree on (the inputs' shape, how many classes
-there are, how inputs are normalised) comes from the server, with each invitation.
+`data-dir` in a node's config is a directory that holds `<dataset>/train-*.parquet`. If the node hosts several
+clients, its samples are dealt to them at random; so are those of its `test-*.parquet`, if there are any, which its
+clients are evaluated on. What all must agree on (the images' shape, how many classes
+there are, how pixels are normalised) comes from the server, with each invitation.
 """
 
 import logging
@@ -15,11 +15,10 @@ import numpy as np
 from fedapp.config import RunConfig
 from fedapp.data.cache import ImageData, load_source
 from fedapp.data.facts import Facts
-from fedapp.data.partitions import Partition
+from fedapp.data.partitions import Partition, deal
 from fedapp.data.sources import parquet_source
 from fedapp.errors import ConfigError
 from fedapp.files import existing_directory
-from fedapp.randomness import generator
 
 log = logging.getLogger("flwr")
 FAR = 8.0  # how far apart the spreads of a node's pixels and the run's may be without a warning
@@ -38,22 +37,6 @@ class Shard:
     facts: Facts | None
 
 
-def server_shard(config: RunConfig) -> Shard | None:
-    """Return what stands in for the data of a server that has none; None if it has some, or the problem is a user's."""
-    if config.server_data or not config.facts:
-        return None
-    from fedapp.wire.facts import facts_from_text  # which imports this package
-
-    return Shard("", range(0), facts_from_text(config.facts))
-
-
-def own_directory(shard: Shard) -> Path:
-    """Return a node's data-dir, which must be there."""
-    if not Path(shard.data_dir).expanduser().is_absolute():
-        raise ConfigError(f"A node's data-dir = {shard.data_dir!r} should be a full path.")
-    return existing_directory("The node's data-dir", shard.data_dir)
-
-
 def without_samples(facts: Facts | None) -> ImageData:
     """Return the data set of a server that has none: images of the right shape, but not a single one."""
     if facts is None or len(facts.shape) != 3 or len(facts.mean) != facts.shape[0]:
@@ -69,36 +52,26 @@ def without_samples(facts: Facts | None) -> ImageData:
 def load_shard(shard: Shard, config: RunConfig) -> tuple[ImageData, Partition]:
     """Load a node's data and divide its training samples among its clients."""
     name = config.dataset
-    directory = own_directory(shard) / name
+    if not Path(shard.data_dir).expanduser().is_absolute():
+        raise ConfigError(f"A node's data-dir = {shard.data_dir!r} should be a full path.")
+    directory = existing_directory("The node's data-dir", shard.data_dir) / name
     data = load_source(name, parquet_source(name, directory, "train"))
     if shard.facts:
         data = _fitted(data, shard.facts, directory)
-    return data, trained_by(len(data.train_labels), shard, config)
-
-
-def trained_by(samples: int, shard: Shard, config: RunConfig) -> Partition:
-    """Divide a node's training samples among its clients."""
-    if samples < (clients := len(shard.clients)):
+    samples, clients = len(data.train_labels), len(shard.clients)
+    if samples < clients:
         raise ConfigError(
-            f"{Path(shard.data_dir) / config.dataset} holds {samples} samples for the {clients} clients of this node: "
-            "give it more samples, or the run more nodes."
+            f"{directory} holds {samples} samples for the {clients} clients of this node: give it more "
+            "samples, or the run more nodes."
         )
-    return _dealt(samples, shard, config, "shard")
+    return data, deal(samples, shard.clients, config, "shard")
 
 
-def held_out_by(samples: int, shard: Shard, config: RunConfig) -> Partition | None:
+def held_out_of(data: ImageData, shard: Shard, config: RunConfig) -> Partition | None:
     """Divide a node's test samples among its clients, which are evaluated on them; None if it has none."""
-    return _dealt(samples, shard, config, "test shard") if samples else None
-
-
-def _dealt(samples: int, shard: Shard, config: RunConfig, purpose: str) -> Partition:
-    """Deal samples to a node's clients at random, each about as many."""
-    order, clients = np.arange(samples), len(shard.clients)
-    if clients > 1:
-        order = generator(config.seed, purpose, 0, shard.clients[0]).permutation(order)
-    sizes = np.zeros(config.num_clients, np.int64)
-    sizes[list(shard.clients)] = [len(part) for part in np.array_split(order, clients)]
-    return Partition(order, np.cumsum([0, *sizes]))
+    if not (samples := len(data.test_labels)):
+        return None
+    return deal(samples, shard.clients, config, "test shard")
 
 
 def _fitted(data: ImageData, facts: Facts, directory: Path) -> ImageData:

@@ -56,6 +56,7 @@ def _decode(
     train: Table | None,
     test: Table | None,
     config: RunConfig,
+    whole: bool,
     targets: Callable[[Table, str], NDArray[Any]],
 ) -> tuple[Part, Part]:
     names = _features(train, test, config)
@@ -70,7 +71,7 @@ def _decode(
             group = columns.find_column(table, "group", config.group, columns.GROUP_COLUMNS)
         return Part(inputs, targets(table, target), columns.groups(table, group))
 
-    return both_splits(part(train, True), part(test, False))
+    return both_splits(part(train, True), part(test, False), whole)
 
 
 def _checked(train: Part, test: Part, config: RunConfig) -> tuple[Part, Part]:
@@ -140,19 +141,16 @@ def _facts_of_numbers(train: Part, test: Part, config: RunConfig) -> Facts:
 REGRESSION = Decoder(
     name="regression",
     embedded={"diabetes": _embedded("load_diabetes")},
-    decode=lambda train, test, config: _decode(train, test, config, columns.numbers),
+    decode=lambda train, test, config, whole: _decode(train, test, config, whole, columns.numbers),
     check=_checked_numbers,
     facts=_facts_of_numbers,
     settings=lambda config: (),
-    has_features=True,
 )
 CLASSES = Decoder(
     name="classes",
     embedded={n: _embedded(f"load_{n}") for n in ("breast_cancer", "wine")},
-    decode=lambda train, test, config: _decode(train, test, config, columns.classes),
+    decode=lambda train, test, config, whole: _decode(train, test, config, whole, columns.classes),
     check=lambda train, test, config: checked_classes(*_checked(train, test, config), config),
     facts=_facts,
     settings=lambda config: (),
-    has_features=True,
-    has_classes=True,
 )

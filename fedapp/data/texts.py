@@ -42,10 +42,12 @@ def tokens(found: Sequence[str], keys: TextKeys) -> NDArray[np.int32]:
     return row
 
 
-def _words(train: Table | None, test: Table | None, config: RunConfig) -> tuple[Part, Part]:
+def _words(
+    train: Table | None, test: Table | None, config: RunConfig, whole: bool
+) -> tuple[Part, Part]:
     keys = config.table(TextKeys)
     if train and train.is_play:
-        return numbered(*_passages(_said(train, config), keys))
+        return numbered(*_passages(_said(train, config), keys, 0.0 if whole else TEST_SHARE))
 
     def part(table: Table | None) -> Part | None:
         if table is None:
@@ -56,18 +58,18 @@ def _words(train: Table | None, test: Table | None, config: RunConfig) -> tuple[
         rows = np.stack([tokens(words(text), keys) for text in texts])
         return Part(rows, labels, columns.groups(table, group))
 
-    return both_splits(part(train), part(test))
+    return both_splits(part(train), part(test), whole)
 
 
-def _passages(said: dict[str, str], keys: TextKeys) -> tuple[Part, Part]:
-    """Cut what those who say most say into passages, to tell who speaks; the last tenth of each is for the test."""
+def _passages(said: dict[str, str], keys: TextKeys, share: float) -> tuple[Part, Part]:
+    """Cut what those who say most say into passages, to tell who speaks; the last share of each is for the test."""
     train: list[tuple[NDArray[np.int32], str]] = []
     test: list[tuple[NDArray[np.int32], str]] = []
     for name in sorted(said, key=lambda name: (-len(said[name]), name))[:SPEAKERS]:
         found = words(said[name])
         starts = range(0, max(len(found) - keys.length + 1, 1), keys.length)
         rows = [(tokens(found[start:], keys), name) for start in starts]
-        held = round(TEST_SHARE * len(rows))
+        held = round(share * len(rows))
         train += rows[: len(rows) - held]
         test += rows[len(rows) - held :]
     first, second = (
@@ -122,7 +124,9 @@ def windows(text: NDArray[np.uint8], length: int) -> NDArray[np.uint8]:
     return np.asarray(text[starts[:, None] + np.arange(length + 1)])
 
 
-def _characters(train: Table | None, test: Table | None, config: RunConfig) -> tuple[Part, Part]:
+def _characters(
+    train: Table | None, test: Table | None, config: RunConfig, whole: bool
+) -> tuple[Part, Part]:
     """Cut each speaker's text into windows; without a test split, the last tenth of each text is for the test."""
     length = config.table(CharacterKeys).length
     if train is None:
@@ -131,7 +135,8 @@ def _characters(train: Table | None, test: Table | None, config: RunConfig) -> t
         first, second = (_windows_by_group(_coded(t, config), length) for t in (train, test))
     else:
         said = _coded(train, config)
-        ends = {name: len(text) - round(TEST_SHARE * len(text)) for name, text in said.items()}
+        share = 0.0 if whole else TEST_SHARE
+        ends = {name: len(text) - round(share * len(text)) for name, text in said.items()}
         first = _windows_by_group({n: text[: ends[n]] for n, text in said.items()}, length)
         second = _windows_by_group({n: text[ends[n] :] for n, text in said.items()}, length)
     if not len(first) + len(second):
@@ -139,7 +144,7 @@ def _characters(train: Table | None, test: Table | None, config: RunConfig) -> t
             f"No text of {config.dataset} has characters.length + 1 = {length + 1} characters: make characters.length "
             "smaller."
         )
-    return both_splits(first, second)
+    return both_splits(first, second, whole)
 
 
 def _said(table: Table, config: RunConfig) -> dict[str, str]:
@@ -185,7 +190,6 @@ WORDS = Decoder(
     check=_checked_words,
     facts=_facts_of_words,
     settings=lambda config: (config.table(TextKeys),),
-    has_classes=True,
 )
 CHARACTERS = Decoder(
     name="characters",
@@ -194,4 +198,5 @@ CHARACTERS = Decoder(
     check=_checked_characters,
     facts=_facts_of_characters,
     settings=lambda config: (config.table(CharacterKeys),),
+    per_token=True,
 )

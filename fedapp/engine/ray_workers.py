@@ -11,6 +11,7 @@ import shutil
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,11 @@ def _start_own_ray(options: dict[str, Any]) -> OwnRay:
         ) from None
 
 
+def _paths() -> list[str]:
+    """Return where this process looks for modules."""
+    return [path or str(Path.cwd()) for path in sys.path]
+
+
 def _sent(run_config: dict[str, Value]) -> Any:
     """Put the Python objects that a config names into the object store, and return the reference."""
     objects = given_for(run_config.values())
@@ -83,7 +89,10 @@ Served = tuple[Layout, tuple[str, int] | Buffer, bool, float]
 class Worker:
     """One actor: the ClientApp, and a Context of its own that stays in its memory."""
 
-    def __init__(self, app: str, directory: str) -> None:
+    def __init__(self, app: str, directory: str, paths: Sequence[str]) -> None:
+        # Ray puts the driver's directory first, where a file may have the name of a package of ours.
+        places = {path: place for place, path in enumerate(paths)}
+        sys.path.sort(key=lambda path: places.get(path, -1))
         module, _, name = app.partition(":")
         self._app = getattr(import_module(module), name)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, NODE, 1
@@ -154,8 +163,7 @@ class RayWorkers:
     def _start_ray(self, address: str) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns
         # Workers must find this package also where it is not installed.
-        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        environment = {"env_vars": {"PYTHONPATH": paths}}
+        environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(_paths())}}
         options: dict[str, Any] = {
             "runtime_env": environment,
             "logging_level": logging.WARNING,
@@ -174,7 +182,7 @@ class RayWorkers:
             ) from None
 
     def _start_worker(self) -> Any:
-        return self._remote.remote(self._app, str(self._directory))
+        return self._remote.remote(self._app, str(self._directory), _paths())
 
     def begin(self, run_config: dict[str, Value]) -> None:
         """Start a run on every worker; one that died after the last run is replaced."""

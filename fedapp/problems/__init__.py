@@ -59,6 +59,11 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Federate
             "A node's own data can train a network only: take data-dir out of the node's config, or "
             "choose a network as model."
         )
+    if shard and shard.data_dir and is_outside(config.dataset):
+        raise ConfigError(
+            f"dataset = {config.dataset!r} is a function, and a node's own data are files: take data-dir out of the node's "
+            "config, or set dataset to a name in it."
+        )
     try:
         torch.empty(0, device=config.device)
     except (RuntimeError, AssertionError):
@@ -69,15 +74,17 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Federate
     return _make_problem(relevant, shard, identities())
 
 
-def rehearse(config: "RunConfig") -> None:
-    """Load a client's data and, if the network or the problem is a user's, train and evaluate on one batch.
+def rehearse(
+    config: "RunConfig", problem: "FederatedProblem", client: int = 0, with_test_data: bool = True
+) -> None:
+    """Load a client's data and, if the network or the problem is a user's, train and evaluate on a batch.
 
     What is wrong with either is reported before anything has started.
     """
-    problem = make_problem(config)
-    problem.objective(0)
-    if is_outside(config.model) or is_outside(config.problem):
-        getattr(problem, "rehearsal", None)
+    problem.objective(client)
+    users = is_outside(config.model) or is_outside(config.problem)
+    if users and hasattr(problem, "rehearse"):  # it is a network
+        problem.rehearse(client, with_test_data)
 
 
 @lru_cache(maxsize=1)

@@ -9,18 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.config import RunConfig
-from fedapp.data import (
-    ArrayData,
-    Decoder,
-    Partition,
-    Shard,
-    held_out_by,
-    load_arrays,
-    load_partition,
-    trained_by,
-)
-from fedapp.data.array_shard import arrays_without_samples, load_array_shard
+from fedapp.data import ArrayData, Decoder, Partition, Shard, load_arrays, load_partition
+from fedapp.data.array_shard import load_array_shard, without_rows
 from fedapp.data.facts import Facts
+from fedapp.data.partitions import deal
 from fedapp.data.parts import Part
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
@@ -39,13 +31,16 @@ class ArrayProblem(Problem):
         self.config = config
         self.data: ArrayData
         self.partition: Partition | None = None  # None: there is nothing to train on
-        self.held_out: Partition | None = None  # a node's own test samples, dealt to its clients
+        self.held_out: Partition | None = (
+            None  # of the test samples; None: they are not the clients'
+        )
         if shard and shard.data_dir:
             self.data = load_array_shard(shard, config, self.decoder)
-            self.partition = trained_by(len(self.data.train), shard, config)
-            self.held_out = held_out_by(len(self.data.test), shard, config)
-        elif shard:  # a server without data
-            self.data = arrays_without_samples(shard.facts)
+            self.partition = deal(len(self.data.train), shard.clients, config, "shard")
+            if held := len(self.data.test):
+                self.held_out = deal(held, shard.clients, config, "test shard")
+        elif shard and shard.facts:  # a server without data
+            self.data = without_rows(shard.facts, self.decoder.per_token)
         else:
             self.data = load_arrays(config, self.decoder)
             if len(self.data.train):
@@ -67,7 +62,8 @@ class ArrayProblem(Problem):
         """Return a client's samples."""
         if self.partition is None:
             raise ConfigError(
-                "There is nothing to train on: give the data set a training split, such as train.csv."
+                "There is nothing to train on: give the data set a training split, such as train.csv, or every node a "
+                "data-dir of its own."
             )
         return Rows(self._train, self.partition[client])
 

@@ -13,11 +13,10 @@ from fedapp.data import (
     Partition,
     Shard,
     configured_images,
-    held_out_by,
+    held_out_of,
     image_shape,
     load_partition,
     load_shard,
-    server_shard,
     without_samples,
 )
 from fedapp.data.facts import Facts
@@ -30,9 +29,10 @@ from fedapp.models.outside import outside_model, seeded
 from fedapp.models.partial import select
 from fedapp.problems.measures import ClassMeasures
 from fedapp.problems.network import NetworkProblem
-from fedapp.problems.outline import Outline
+from fedapp.problems.outline import Outline, facts_alone
 from fedapp.problems.problem import Batch, Problem, Rows
 from fedapp.randomness import torch_seed
+from fedapp.wire.facts import facts_from_text
 
 
 class Images(Problem):
@@ -45,7 +45,7 @@ class Images(Problem):
         self.held_out: Partition | None = None  # a node's own test images, dealt to its clients
         if shard and shard.data_dir:
             self.data, self.partition = load_shard(shard, config)
-            self.held_out = held_out_by(len(self.data.test_labels), shard, config)
+            self.held_out = held_out_of(self.data, shard, config)
         elif shard:  # a server without data
             self.data, self.partition = without_samples(shard.facts), None
         else:
@@ -147,7 +147,7 @@ def outline(config: RunConfig) -> Outline:
     """Return the size of the config's network, which gets no memory; if the network or the data are the user's, make it."""
     if is_outside(config.model) or is_outside(config.dataset):
         with seeded(torch_seed(config.seed, "model")):
-            network = Images(config, server_shard(config)).model()
+            network = Images(config, facts_alone(config)).model()
         select(network, config.trainable, config.lora)
         return Outline(layout_of(network, config.model), _num_buffers(network), config.dtype)
     layout, num_buffers = _measure_network(
@@ -158,7 +158,7 @@ def outline(config: RunConfig) -> Outline:
         config.table(VitKeys).image_size,
         config.trainable,
         config.lora,
-        shard.facts if (shard := server_shard(config)) else None,
+        facts_from_text(config.facts) if config.facts else None,
     )
     return Outline(layout, num_buffers, config.dtype)
 

@@ -148,17 +148,19 @@ class NetworkProblem:
         with user_code("model", self.config.model, "computing its outputs"):
             return self.problem.predict(module, batch)
 
-    @cached_property
-    def rehearsal(self) -> dict[str, float]:
-        """The metrics of a training step and an evaluation on one batch, which show errors before a run starts."""
-        x, _ = self.initial()
-        samples, statistics = self.objective(0), self.model.buffers.clone()
-        work = self.config.local_work
+    def rehearse(self, client: int, with_test_data: bool) -> None:
+        """Train on one batch of a client, and evaluate on one where the run will: errors in a user's code show here."""
+        samples, statistics = self.objective(client), self.model.buffers.clone()
         with seeded(0):
-            batch = next(samples.batches(work, generator(0, "rehearsal")))
-            samples.loss_gradient(torch.tensor(x, device=self.device), batch)
+            batch = next(samples.batches(self.config.local_work, generator(0, "rehearsal")))
+            samples.loss_gradient(torch.tensor(self.initial()[0], device=self.device), batch)
             self.model.buffers.copy_(statistics)
-            return self.measure(samples.arrays, batch[:1])
+            held = samples.held_out
+            if len(held.rows):
+                self.measure(held.arrays, held.rows[:EVALUATION_BATCH])
+            if with_test_data and (test := self.problem.test_data()) is not None:
+                data = as_rows(test, "The test data")
+                self.measure(data.arrays, data.rows[:EVALUATION_BATCH])
 
     def _load(self, x: Vector, buffers: Vector) -> None:
         self.model.bind(torch.tensor(x, device=self.device))
@@ -196,11 +198,14 @@ class NetworkProblem:
         chosen = None if rows is None else torch.from_numpy(rows)
         count = len(arrays[0]) if chosen is None else len(chosen)
         parts = []
-        for start in range(0, count, EVALUATION_BATCH):
-            part = slice(start, start + EVALUATION_BATCH)
-            taken = [a[part] if chosen is None else a.index_select(0, chosen[part]) for a in arrays]
-            batch = self._prepared(taken)
-            parts.append(problem.metrics(self._outputs(module, batch), batch))
+        with seeded(torch_seed(self.config.seed, "evaluation")):  # for networks that draw numbers
+            for start in range(0, count, EVALUATION_BATCH):
+                part = slice(start, start + EVALUATION_BATCH)
+                taken = [
+                    a[part] if chosen is None else a.index_select(0, chosen[part]) for a in arrays
+                ]
+                batch = self._prepared(taken)
+                parts.append(problem.metrics(self._outputs(module, batch), batch))
         return problem.combine(parts, count)
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:

@@ -5,9 +5,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedapp.data.facts import Facts
+from fedapp.config import RunConfig
+from fedapp.data import Facts, Shard
 from fedapp.models.layout import Layout
 from fedapp.problems.protocols import FederatedProblem, Vector
+from fedapp.wire.facts import facts_from_text
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,11 @@ class Outline:
 def _zeros(count: int, dtype: str) -> Vector:
     zeros: Vector = np.zeros(count, dtype)
     return zeros
+
+
+def facts_alone(config: RunConfig) -> Shard | None:
+    """Return what stands in for data that are on the nodes alone; None if the config does not say what they are like."""
+    return Shard("", range(0), facts_from_text(config.facts)) if config.facts else None
 
 
 def outline_of(problem: FederatedProblem, dtype: str) -> Outline:

@@ -42,6 +42,11 @@ def write_report(
     path.write_text(page, encoding="utf-8")
 
 
+def can_write_report() -> bool:
+    """Tell whether the page's parts are here: a bundle that `flwr run` makes of this directory has no such files."""
+    return (WEB / "page.html").is_file()
+
+
 def _read(name: str) -> str:
     return (WEB / name).read_text(encoding="utf-8")
 

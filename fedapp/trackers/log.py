@@ -3,7 +3,7 @@
 import logging
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -88,7 +88,10 @@ class TrackerLog(Observer):
     @property
     def note(self) -> str:
         """Say where the user finds the run."""
-        return f"{self._tracker.title}: {self._tracker.place()}"
+        from fedapp.report.page import can_write_report
+
+        lacks = "" if can_write_report() else " (without the report page: use `fedapp report`)"
+        return f"{self._tracker.title}: {self._tracker.place()}{lacks}"
 
     def catch_up(self, past: Iterable[Record]) -> None:
         """Log the rounds before this process, as far as the tracker does not hold them."""
@@ -113,10 +116,13 @@ class TrackerLog(Observer):
 
     def on_end(self, error: BaseException | None) -> None:
         """Save the model and the report page, and end."""
+        if not self._works:
+            return
         with tempfile.TemporaryDirectory(prefix="fedapp-") as place:
-            files: dict[str, Path] = {}
-            self._try(lambda: files.update(_files(self._directory, Path(place))))
-            self._try(lambda: self._tracker.finish(files, complete=error is None))
+            files = {"model": self._directory / MODEL, "report": Path(place) / "report.html"}
+            _write_report(self._directory, files["report"])
+            there = {kind: path for kind, path in files.items() if path.is_file()}
+            self._try(lambda: self._tracker.finish(there, complete=error is None))
 
     def _try(self, call: Callable[[], object]) -> None:
         """Call a tracker; after the first failure it is not called again, and the run goes on without it."""
@@ -131,15 +137,18 @@ class TrackerLog(Observer):
             )
 
 
-def _files(directory: Path, place: Path) -> Mapping[str, Path]:
-    """Return the run's model, if there is one, and its report page, which is written to `place`."""
-    from fedapp.report.page import write_report
+def _write_report(directory: Path, page: Path) -> None:
+    """Write the page of a run; a run whose files cannot be shown has none."""
+    from fedapp.report.page import can_write_report, write_report
     from fedapp.report.runs import read_run
     from fedapp.report.status import State
 
-    page, run = place / "report.html", read_run(directory)
-    if run.status.state is State.RUNNING:  # this process still holds it, and is about to end
-        run = replace(run, status=replace(run.status, state=State.INTERRUPTED))
-    write_report([run], page, title=directory.name)
-    found = {"model": directory / MODEL, "report": page}
-    return {kind: path for kind, path in found.items() if path.is_file()}
+    if not can_write_report():
+        return
+    try:
+        run = read_run(directory)
+        if run.status.state is State.RUNNING:  # this process still holds it, and is about to end
+            run = replace(run, status=replace(run.status, state=State.INTERRUPTED))
+        write_report([run], page, title=directory.name)
+    except (OSError, ConfigError) as error:
+        log.warning("There is no report page of the run for its trackers: %s", brief(error))

@@ -34,7 +34,7 @@ def homes(tmp_path: Path) -> Path:
 def test_numeric_columns_but_the_target_are_features(homes: Path) -> None:
     data = array_problem(**REGRESSION, data_dir=str(homes)).data
     rows = [line.split(",") for line in houses(40)]
-    np.testing.assert_array_equal(data.train.inputs, [[float(r), float(a)] for r, a, _, _ in rows])
+    np.testing.assert_array_equal(data.train.inputs, [[float(a), float(r)] for r, a, _, _ in rows])
     np.testing.assert_array_equal(data.train.targets, [float(row[3]) for row in rows])
     assert (len(data.train), len(data.test)) == (40, 10)
     assert isinstance(data.train.inputs, np.memmap)

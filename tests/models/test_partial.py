@@ -114,6 +114,30 @@ def test_a_dry_run_counts_the_same_numbers(keys: dict[str, Value]) -> None:
     assert kind_of(config).outline(config).layout == make_problem(config).layout
 
 
+OTHERS: list[dict[str, Value]] = [
+    {"dataset": "breast_cancer", "model": "mlp-16-8", "lora.rank": 2},
+    {"dataset": "diabetes", "model": "mlp-16", "trainable": "head"},
+    {"dataset": "speeches", "model": "gru-16", "trainable": "blocks.1|head"},
+    {"dataset": "shakespeare", "model": "transformer-16", "characters.length": 20, "lora.rank": 2},
+]
+
+
+@pytest.mark.parametrize("keys", OTHERS, ids=lambda keys: str(keys["dataset"]))
+def test_tables_and_texts_are_trained_in_part(
+    keys: dict[str, Value], run_inline: RunInline
+) -> None:
+    run: dict[str, Value] = {"num_rounds": 2, "num_clients": 4, "clients_per_round": 3, "lr": 0.02}
+    run |= {"algorithm": "scaffold", "local_steps": 2}
+    one = run_inline(**run, **keys, run_name="one")
+    assert_same(one, run_inline(nodes=3, **run, **keys, run_name="nodes"))
+    config = parse_run_config(kebab(run | keys))
+    outline, problem = kind_of(config).outline(config), make_problem(config)
+    assert outline.layout == problem.layout
+    size = problem.layout.size
+    assert size < sum(t.size for t in load_file(one / "model.safetensors").values())
+    assert read_rounds(one)[0]["uplink_bytes"] == 3 * (2 * (4 * size + 128) + 128)
+
+
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 @pytest.mark.parametrize("keys", [TRAINABLE, LORA])
 def test_every_algorithm_trains_a_part(

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 from safetensors.torch import load_file
 
+from fedapp import client_app, wire
+from fedapp.engine import InlineGrid
 from fedapp.engine.ray_workers import RayWorkers
 from fedapp.errors import ConfigError
 from fedapp.parsing import parse_run_config
@@ -75,7 +79,7 @@ def test_the_loss_is_the_problem_s() -> None:
     assert figures["test_loss"] == pytest.approx(expected)
 
 
-def _torch(array: np.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+def _torch(array: Any) -> torch.Tensor:
     return torch.from_numpy(np.asarray(array))
 
 
@@ -99,6 +103,7 @@ def test_mistakes_are_answered_in_one_sentence(name: str, said: str, run_inline:
         ("BrokenMaker", "AttributeError while making it", "my problem"),
         ("BrokenModel", "KeyError while making the network", "my model"),
         ("BrokenData", "FileNotFoundError while loading the data of client 0", "my file"),
+        ("BrokenTest", "OSError while loading the test data", "my test data"),
         ("BrokenForward", "IndexError while computing the network's outputs", "my outputs"),
         ("BrokenLoss", "ValueError while computing the loss", "my loss"),
         ("BrokenMetrics", "ZeroDivisionError while computing metrics", "my metrics"),
@@ -120,6 +125,20 @@ def test_an_error_in_the_problem_shows_its_traceback(
     assert second == "Traceback (most recent call last):"
     assert cause in rest[-1] and any("problems/outside/problems.py" in line for line in rest)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_node_reports_an_error_in_the_problem_and_logs_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In a federation, nodes try the user's code on their own data before the first round."""
+    config = parse_run_config(kebab(named("BrokenLoss")))
+    grid = InlineGrid(client_app.app, config.flat(), 2)
+    message = Message(wire.pack_query({"shared-data": True}), 2, "query")
+    (reply,) = grid.send_and_receive([message])
+    report = wire.unpack_report(reply, config.num_clients)
+    sentence = "raised ValueError while computing the loss: see the traceback."
+    assert report.clients == [1, 3] and report.problem.endswith(sentence)
+    assert sentence in caplog.text and "ValueError: my loss" in caplog.text
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from fedapp.problems import make_problem
 from fedapp.problems.measures import auc
 from fedapp.registry import ALGORITHMS
 from fedapp.tables import Value
-from tests.conftest import RunInline, read_rounds
+from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.deaths import in_round, killed
 from tests.support.runs import assert_same, run
 from tests.support.tabular import array_problem
@@ -33,14 +33,21 @@ SHAKESPEARE: dict[str, Value] = {
 }  # fmt: skip
 
 
-def test_a_regression_explains_the_target(run_inline: RunInline) -> None:
-    """R^2, as least squares on the same split gives it (0.33), is 1 - loss / variance of the test targets."""
-    rounds = read_rounds(run_inline(**DIABETES, num_rounds=25, num_clients=10))
+@pytest.mark.parametrize("seed", range(3))
+def test_a_regression_explains_the_target(seed: int, run_inline: RunInline) -> None:
+    """R^2 is 0.33 for least squares on the same split.
+
+    The loss is compared with the start's, not with round 1's, which is nearly as low as it gets; seed 0 starts low, too.
+    """
+    keys: dict[str, Value] = DIABETES | {"num_clients": 10, "seed": seed, "eval_train": True}
+    last = read_rounds(run_inline(**keys, num_rounds=25))[-1]
+    problem = make_problem(parse_run_config(kebab(keys)))
+    start = problem.evaluate(*problem.initial())
+    assert last["objective"] < start["objective"] - 0.05
+    assert last["test_loss"] < start["test_loss"]
     data = array_problem(**DIABETES).data
     targets = data.test.targets
     constant = root_mean_squared_error(targets, np.full(len(targets), data.facts.target_mean))
-    last = rounds[-1]
-    assert last["test_loss"] < rounds[0]["test_loss"]
     assert 1 - (last["test_rmse"] / constant) ** 2 > 0.25
     assert last["test_accuracy"] is None
 

@@ -159,7 +159,7 @@ def test_a_network_is_its_levels_one_after_the_other(name: str) -> None:
 def test_problems_without_a_network_are_refused(
     algorithm: str, keys: dict[str, Value], run_inline: RunInline
 ) -> None:
-    with pytest.raises(ConfigError, match="choose an image data set and a network as model"):
+    with pytest.raises(ConfigError, match="looks into a network: choose one of fedapp's networks"):
         run_inline(algorithm=algorithm, **keys)
 
 

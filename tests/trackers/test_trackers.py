@@ -226,6 +226,22 @@ def test_a_run_that_exists_stays_when_a_tracker_does_not_start(
     assert len(read_rounds(directory)) == 2
 
 
+def test_where_the_page_has_no_parts_trackers_get_the_model_alone(
+    run_inline: RunInline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As in a bundle of `flwr run`, which holds no files of that kind."""
+    pytest.importorskip("mlflow")
+    monkeypatch.setattr("fedapp.report.page.WEB", tmp_path / "nothing")
+    run_inline(**SMALL, num_rounds=1, tracker="mlflow")
+    [run] = mlflow_runs(tmp_path)
+    artifacts = mlflow_client(tmp_path).list_artifacts(run.info.run_id)
+    assert ([a.path for a in artifacts], run.info.status) == (["model"], "FINISHED")
+    assert "without the report page" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_tracker_that_is_not_installed_is_one_sentence(
     name: str, run_inline: RunInline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

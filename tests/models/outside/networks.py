@@ -1,5 +1,8 @@
 """Networks of all kinds, for images of 8x8: functions and classes, as a user's own module would have them."""
 
+import os
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
@@ -34,6 +37,11 @@ def frozen(facts: Facts) -> nn.Module:
 class ManyBuffers(nn.Module):
     """Statistics, whole numbers, truth values, and tables that a state dict leaves out."""
 
+    order: Tensor
+    kept: Tensor
+    table: Tensor
+    turn: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
@@ -61,6 +69,8 @@ class ManyBuffers(nn.Module):
 class Assigned(nn.Module):
     """A running mean that is assigned, not changed in place."""
 
+    mean: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.out = nn.Linear(PIXELS, CLASSES)
@@ -75,6 +85,8 @@ class Assigned(nn.Module):
 
 class Centre(nn.Module):
     """Subtracts a running mean."""
+
+    mean: Tensor
 
     def __init__(self, mean: Tensor) -> None:
         super().__init__()
@@ -113,6 +125,9 @@ class Masked(nn.Module):
 class Counting(nn.Module):
     """A network that trains differently with every batch that it has seen."""
 
+    seen: Tensor
+    steps: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.out = nn.Linear(PIXELS, CLASSES)
@@ -137,6 +152,18 @@ def dropout() -> nn.Module:
     return nn.Sequential(
         nn.Flatten(), nn.Linear(PIXELS, 20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, CLASSES)
     )
+
+
+class Noisy(nn.Module):
+    """A network that draws random numbers in evaluation, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(PIXELS, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        pixels = images.flatten(1)
+        return self.out(pixels + torch.randn_like(pixels))  # type: ignore[no-any-return]
 
 
 class Recurrent(nn.Module):
@@ -247,9 +274,12 @@ class BrokenForward(nn.Module):
 
 
 class Versioned(nn.Module):
-    """A network whose frozen layer is made differently by another version of its library."""
+    """A network whose frozen layer is made differently by another version of its library.
 
-    version = 1
+    A file in a node's home stands for that version.
+    """
+
+    version = 2 if (Path(os.environ.get("FLWR_HOME", "/")) / "other-version").exists() else 1
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedapp.config import RunConfig
-from fedapp.problems.problem import Batch, Data, Problem
+from fedapp import Problem, RunConfig
+from fedapp.problems.problem import Batch, Data
 
 
 class TwoInputs(nn.Module):
@@ -24,7 +24,7 @@ class TwoInputs(nn.Module):
         return self.out(torch.cat([self.words(words), numbers], 1))[:, 0]  # type: ignore[no-any-return]
 
 
-def samples(client: int, count: int) -> Data:
+def samples(client: int, count: int) -> tuple[Any, Any, Tensor]:
     """Draw a client's words, numbers and prices; types are as users have them."""
     rng = np.random.default_rng(client)
     words, numbers = rng.integers(0, 20, (count, 5)), rng.standard_normal((count, 3))
@@ -92,6 +92,11 @@ class BrokenLoss(Prices):
 class BrokenMetrics(Prices):
     def metrics(self, outputs: Tensor, batch: Batch) -> dict[str, Any]:
         raise ZeroDivisionError("my metrics")
+
+
+class BrokenTest(Words):
+    def test_data(self) -> Data:
+        raise OSError("my test data")
 
 
 class BrokenModel(Prices):
