@@ -7,15 +7,12 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from fedapp.config import RunConfig
-from fedapp.doors import given_for, register
 from fedapp.errors import ConfigError, RunError
-from fedapp.files import brief
 from fedapp.tables import Value
 
 
@@ -50,27 +47,11 @@ def run_quietly(config: RunConfig) -> ConfigError | RunError | None:
     return None
 
 
-def _run_values(values: Mapping[str, Value], objects: bytes) -> ConfigError | RunError | None:
+def _run_values(values: Mapping[str, Value]) -> ConfigError | RunError | None:
     """Run a config given by its values: its class is made at run time, and cannot be sent to another process."""
     from fedapp.parsing import parse_run_config
 
-    if objects:
-        register(pickle.loads(objects))
     return run_quietly(parse_run_config(values))
-
-
-def _objects(config: RunConfig) -> bytes:
-    """Return the Python objects that a config names, for another process of ours; also those of a notebook."""
-    if not (objects := given_for(config.flat().values())):
-        return b""
-    from ray import cloudpickle
-
-    try:
-        return bytes(cloudpickle.dumps(objects))
-    except Exception as error:  # an object may raise anything when it is pickled
-        raise ConfigError(
-            f"{', '.join(objects)} cannot be sent to another process ({brief(error)}): run one at a time, with workers=0."
-        ) from None
 
 
 def run_all(
@@ -83,9 +64,7 @@ def run_all(
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        running = {
-            pool.submit(_run_values, config.flat(), _objects(config)): config for config in configs
-        }
+        running = {pool.submit(_run_values, config.flat()): config for config in configs}
         try:
             for ended in as_completed(running):
                 yield running[ended], ended.result()

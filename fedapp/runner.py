@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from fedapp.commandline import absolute_paths, read_overrides
 from fedapp.config import RunConfig
+from fedapp.doors import given_for
 from fedapp.errors import ConfigError, RunError, traceback_of
 from fedapp.figures import find_figure, ranked
 from fedapp.names import did_you_mean, one_line
@@ -126,11 +127,15 @@ class Runner:
         # What is wrong with the data is told before an engine starts.
         if left[0][1].server_data:
             rehearse(left[0][1], make_problem(left[0][1]))
-        if engine.inline and engine.workers > 1 and all(plan.name for plan, _ in left):
+        several = engine.inline and engine.workers > 1
+        # Other processes cannot import what was given as a Python object.
+        objects = any(given_for(config.flat().values()) for _, config in left)
+        if several and not objects and all(plan.name for plan, _ in left):
             _run_side_by_side([config for _, config in left], engine.workers, tally)
         else:
-            if engine.inline and engine.workers > 1:
-                print("Plain presets run sequentially.")
+            if several:
+                what = "Runs with Python objects" if objects else "Plain presets"
+                print(f"{what} run sequentially.")
             _run_in_turn(left, engine, tally)
         if len(swept) > 1:
             started = [config for config in swept if config.run_name not in tally.refused]

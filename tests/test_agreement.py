@@ -252,6 +252,11 @@ def test_what_needs_data_on_the_server_is_refused(tmp_path: Path) -> None:
         run(tmp_path, [{"data-dir": "/nowhere"}] * 3)
 
 
+def test_what_is_trained_must_be_said_if_only_data_would_tell(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="set problem to one"):
+        run(tmp_path, [{}], dataset="some.module:data", data_dir="")
+
+
 def test_under_differential_privacy_nodes_tell_nothing(tmp_path: Path) -> None:
     places = write_shards(tmp_path)
     nodes = [{"data-dir": place} for place in places]

@@ -433,11 +433,13 @@ def test_objects_that_cannot_be_imported_reach_rays_workers(small: dict[str, Any
         run(small, problem=locked, engine="ray", workers=1)
 
 
-@pytest.mark.slow
-def test_runs_of_a_sweep_side_by_side_take_objects(small: dict[str, Any]) -> None:
+def test_runs_of_a_sweep_with_objects_run_sequentially(
+    small: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     axes = {"model": [lambda: Net(2), lambda: Net(3)]}
     for one, two in zip(sweep(small, axes, workers=2), sweep(small, axes), strict=True):
         assert same_model(one, two)
+    assert "Runs with Python objects run sequentially." in capsys.readouterr().out
 
 
 MINE = """

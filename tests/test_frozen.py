@@ -100,25 +100,6 @@ def test_a_node_that_was_not_asked_says_so_in_the_round(
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_node_that_only_evaluates_receives_it_too(
-    asked: bool, run_inline: RunInline, tmp_path: Path
-) -> None:
-    """One client trains, and all evaluate: three of four nodes get it with a message to evaluate.
-
-    If they were not asked before, that is the second one; by then one of the three was invited to train, and has it.
-    """
-    more: dict[str, Value] = {"clients_per_round": 1, "eval_clients": "all", "test_share": 0.2}
-    _, expected = trained(run_inline(nodes=4, **KEYS | more))
-    _, lines = trained(run_apart(tmp_path / "apart", more, nodes=4, asked=asked)[0])
-    sent = [a["eval_downlink_bytes"] - b["eval_downlink_bytes"] for a, b in zip(lines, expected, strict=True)]  # fmt: skip
-    assert sent == ([3 * FROZEN, 0, 0] if asked else [0, 2 * FROZEN, 0])
-    assert [line["eval_failures"] for line in lines] == [0 if asked else 3, 0, 0]
-    figures = [name for name in expected[-1] if name.startswith("client_")]
-    for line, other in list(zip(lines, expected, strict=True))[0 if asked else 1 :]:
-        assert [line[name] for name in figures] == [other[name] for name in figures]
-
-
-@pytest.mark.parametrize("asked", [True, False])
 def test_clients_that_evaluate_have_it_too(
     asked: bool, run_inline: RunInline, tmp_path: Path
 ) -> None:
