@@ -437,7 +437,7 @@ def test_runs_of_a_sweep_with_objects_run_sequentially(
     small: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     axes = {"model": [lambda: Net(2), lambda: Net(3)]}
-    for one, two in zip(sweep(small, axes, workers=2), sweep(small, axes), strict=True):
+    for one, two in zip(fedapp.sweep(small, axes, workers=2), sweep(small, axes), strict=True):
         assert same_model(one, two)
     assert "Runs with Python objects run sequentially." in capsys.readouterr().out
 
