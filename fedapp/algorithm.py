@@ -153,7 +153,7 @@ class Algorithm:
         """Return what may go wrong with a compressor and a model of `size` parameters."""
         if compressor is None:
             return []
-        named = type(compressor).__name__.lower()
+        named = compressor.name
         said = []
         q = compressor.typical_variance(size) if self.needs.low_variance else 0.0
         if q > 1:

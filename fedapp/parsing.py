@@ -61,7 +61,13 @@ def _config_type(outside: tuple[tuple[str, str, type[Table]], ...]) -> type[RunC
 
 def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
     """Check a flat run config; whatever is wrong becomes one sentence."""
-    values = dict(values) | _carried(values.get("options", ""))
+    carried = _carried(values.get("options", ""))
+    for key in carried.keys() & values.keys():
+        if carried[key] != values[key]:
+            raise ConfigError(
+                f"{key} is {values[key]!r} and in options {carried[key]!r}: set it in one of the two places."
+            )
+    values = {**values, **carried}
     named = (values.get(key, "") for key in ("algorithm", "compressor"))
     kind = config_type(*(name if isinstance(name, str) else "" for name in named))
     try:

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from fedapp.building import expected_bytes, make_strategy
 from fedapp.config import RunConfig
-from fedapp.problems import kind_of
+from fedapp.problems import kind_of, subject
 from fedapp.traffic import human_bytes
 
 COLUMNS = ["algorithm", "compressor", "data", "model", "parameters", "clients", "rounds"]
@@ -45,8 +45,8 @@ def _cost(config: RunConfig) -> tuple[tuple[str, ...], tuple[float, float]]:
     compressor = strategy.compressor
     what = (
         config.algorithm,
-        type(compressor).__name__.lower() if compressor else "none",
-        config.dataset,
+        compressor.name if compressor else "none",
+        subject(config),
         config.model if kind.uses_model else kind.name,
         f"{strategy.x.size:,}",
         f"{config.clients_per_round} of {config.num_clients}",

@@ -50,7 +50,7 @@ class Upload:
         counts = sorted({sum(sizes) for sizes in cohort})
         numbers = " to ".join(f"{count:,}" for count in (counts[0], counts[-1])[: len(counts)])
         bits = max(self.nominal_bits(sizes) for sizes in cohort) // len(self.names)
-        how = f"compressed by {type(self.compressor).__name__.lower()}, " if self.compressor else ""
+        how = f"compressed by {self.compressor.name}, " if self.compressor else ""
         sent = [f"{name} ({numbers} numbers, {how}{human_bytes(bits / 8)})" for name in self.names]
         dtype, (size,) = self.buffers
         if size:

@@ -112,3 +112,9 @@ def test_options_that_are_not_understood_are_refused(options: str) -> None:
 def test_an_unknown_key_in_options_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no config key 'lrr' .did you mean 'lr'"):
         parse_run_config({"options": "lrr=3"})
+
+
+def test_a_key_that_is_set_twice_to_different_values_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"lr is 0\.1 and in options 0\.5: set it in one"):
+        parse_run_config({"lr": 0.1, "options": "lr=0.5"})
+    assert parse_run_config({"lr": 0.5, "options": "lr=0.5"}).lr == 0.5

@@ -10,9 +10,12 @@ from fedapp.randomness import Generator
 
 
 def shuffled_batches(
-    indices: NDArray[np.int64], work: LocalWork, rng: Generator
+    indices: NDArray[np.int64], work: LocalWork, rng: Generator, least: int = 1
 ) -> Iterator[NDArray[np.int64]]:
-    """Go through the samples in a new order each pass; the last batch of a pass may be short."""
+    """Go through the samples in a new order each pass; the last batch of a pass may be short.
+
+    It has at least `least` samples, if there are that many: it then begins with some of the batch before.
+    """
     count = len(indices)
     size = work.batch(count)
     per_pass = -(-count // size)
@@ -20,4 +23,4 @@ def shuffled_batches(
         if step % per_pass == 0:
             order = rng.permutation(indices)
         start = step % per_pass * size
-        yield order[start : start + size]
+        yield order[max(min(start, count - least), 0) : start + size]

@@ -148,11 +148,19 @@ class NetworkProblem:
         with user_code("model", self.config.model, "computing its outputs"):
             return self.problem.predict(module, batch)
 
+    @cached_property
+    def least_batch(self) -> int:
+        """The least samples of a batch: batch norm in a user's network may not be able to train on one."""
+        users = is_outside(self.config.model) or is_outside(self.config.problem)
+        normed = any(isinstance(m, _BatchNorm) for m in self.model.module.modules())
+        return 2 if users and normed else 1
+
     def rehearse(self, client: int, with_test_data: bool) -> None:
         """Train on one batch of a client, and evaluate on one where the run will: errors in a user's code show here."""
         samples, statistics = self.objective(client), self.model.buffers.clone()
         with seeded(0):
             batch = next(samples.batches(self.config.local_work, generator(0, "rehearsal")))
+            self._check_outputs(self.gather(samples.arrays, batch))
             samples.loss_gradient(torch.tensor(self.initial()[0], device=self.device), batch)
             self.model.buffers.copy_(statistics)
             held = samples.held_out
@@ -161,6 +169,27 @@ class NetworkProblem:
             if with_test_data and (test := self.problem.test_data()) is not None:
                 data = as_rows(test, "The test data")
                 self.measure(data.arrays, data.rows[:EVALUATION_BATCH])
+
+    @torch.no_grad()
+    def _check_outputs(self, batch: Batch) -> None:
+        """Raise ConfigError if a user's network does not fit the classes or numbers of one of our problems."""
+        facts = self.facts
+        if facts is None or is_outside(self.config.problem):
+            return
+        outputs = self._outputs(self.model.module, batch)
+        shape = tuple(outputs.shape)
+        expected = (len(batch[-1]), facts.num_classes or 1)
+        fits = (
+            shape[:1] + shape[-1:] == expected
+            if facts.num_classes
+            else shape in (expected, expected[:1])
+        )
+        if not fits:
+            what = f"{facts.num_classes} classes" if facts.num_classes else "one number"
+            raise ConfigError(
+                f"model = {self.config.model!r} gives outputs of the shape {shape} for {len(batch[-1])} samples, and there "
+                f"should be one for each of {what}: return the shape {expected}."
+            )
 
     def _load(self, x: Vector, buffers: Vector) -> None:
         self.model.bind(torch.tensor(x, device=self.device))
@@ -230,7 +259,7 @@ class ClientSamples:
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Any]:
         """Go through the data in a new order each pass; with `augmentation`, batches know theirs."""
-        batches = shuffled_batches(self.indices, work, rng)
+        batches = shuffled_batches(self.indices, work, rng, self.problem.least_batch)
         return augmented_batches(batches, self.problem.config.augmentation, rng)
 
     def loss_gradient(

@@ -199,3 +199,22 @@ def test_the_same_bits_on_ray(
 ) -> None:
     there = run_on(workers, tmp_path / "ray", **named(name))
     assert_same(there, run_inline(**named(name)))
+
+
+def test_a_network_with_too_few_outputs_is_refused_before_the_run(
+    run_inline: RunInline, tmp_path: Path
+) -> None:
+    said = r"outputs of the shape \(32, 3\) for 32 samples, .* return the shape \(32, 10\)"
+    with pytest.raises(ConfigError, match=said):
+        run_inline(model=f"{HOME}:three_classes", results_dir=str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+
+
+def test_batch_norm_never_meets_a_batch_of_one(run_inline: RunInline) -> None:
+    """Batches of 35 over clients with 71 or 72 samples leave one over, or two."""
+    keys: dict[str, Value] = {"batch_size": 35, "local_epochs": 2, "num_rounds": 2}
+    config = parse_run_config(kebab({"model": f"{HOME}:normed", **keys}))
+    sizes = {make_problem(config).objective(client).num_examples for client in range(20)}
+    assert any(size % 35 == 1 for size in sizes)
+    lines = read_rounds(run_inline(model=f"{HOME}:normed", clients_per_round=20, **keys))
+    assert [line["failures"] for line in lines] == [0, 0]

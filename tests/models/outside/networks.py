@@ -290,3 +290,13 @@ class Versioned(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.body(images.flatten(1)).relu()[:, self.order])  # type: ignore[no-any-return]
+
+
+def three_classes() -> nn.Module:
+    """Return a network with too few outputs for digits."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+
+def normed() -> nn.Module:
+    """Return a network that cannot train on a single sample."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
