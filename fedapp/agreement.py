@@ -23,6 +23,7 @@ from fedapp.hosting import Hosting
 from fedapp.manifest import identify
 from fedapp.privacy import server_privacy
 from fedapp.problems import kind_of
+from fedapp.problems.kinds import INFERRED
 from fedapp.run_directory import existing_run
 from fedapp.waiting import wait_for_all
 
@@ -36,6 +37,10 @@ def with_facts(grid: Grid, config: RunConfig) -> RunConfig:
     if not (kind := kind_of(config)).is_network:
         raise ConfigError(
             f"{kind.name} needs its data on the server: set server-data = true, or choose a network as model."
+        )
+    if kind is INFERRED:
+        raise ConfigError(
+            "What is trained depends on the data, and the server has none: set problem to one that `fedapp config` lists."
         )
     server_privacy(config).demand_facts()
     path = existing_run(config)
