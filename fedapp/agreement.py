@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from fedapp import wire
 from fedapp.config import RunConfig
-from fedapp.data import Facts, Shard
+from fedapp.data import Facts
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError, RunError
 from fedapp.hosting import Hosting
@@ -24,6 +24,7 @@ from fedapp.manifest import identify
 from fedapp.privacy import server_privacy
 from fedapp.problems import kind_of
 from fedapp.problems.kinds import INFERRED
+from fedapp.problems.outline import server_shard
 from fedapp.run_directory import existing_run
 from fedapp.waiting import wait_for_all
 
@@ -47,13 +48,6 @@ def with_facts(grid: Grid, config: RunConfig) -> RunConfig:
     manifest = identify(path) if path else None
     facts = str(manifest.config.get("facts", "")) if manifest else ""
     return config.model_copy(update={"facts": facts or wire.facts_text(_ask(grid, config))})
-
-
-def server_shard(config: RunConfig) -> Shard | None:
-    """Return what stands in for the data of a server that has none; None if it has some, or the problem is a user's."""
-    if config.server_data or not config.facts:
-        return None
-    return Shard("", range(0), wire.facts_from_text(config.facts))
 
 
 def notes(config: RunConfig) -> list[str]:

@@ -7,7 +7,7 @@ from uuid import uuid4
 from flwr.serverapp import Grid
 
 from fedapp import aggregation
-from fedapp.agreement import server_shard, with_facts
+from fedapp.agreement import with_facts
 from fedapp.config import RunConfig
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
@@ -16,6 +16,7 @@ from fedapp.ledger import Place
 from fedapp.models.frozen import frozen_part_of
 from fedapp.privacy import node_privacy, server_privacy
 from fedapp.problems import kind_of, make_problem
+from fedapp.problems.outline import server_shard
 from fedapp.problems.protocols import Start
 from fedapp.registry import find_algorithm, find_compressor
 from fedapp.strategy import FederatedStrategy

@@ -42,7 +42,7 @@ from fedapp.state import (
     StateStore,
 )
 from fedapp.tables import Table, Value
-from fedapp.wire import Arrays, Invitation, Report, Update
+from fedapp.wire import Arrays, EvaluationRequest, Invitation, Report, Update
 
 log = logging.getLogger("flwr")
 app = ClientApp()
@@ -114,14 +114,7 @@ def train(message: Message, context: Context) -> Message:
         budget.limits_of(context.node_config).demand(config)
         algorithm = find_algorithm(config.algorithm)
         hosted = hosted_clients(context.node_config, config.num_clients)
-        shard = _shard(context, hosted, invitation.facts)
-        problem = _node_problem(config, shard, invitation.frozen)
-        bring_up_to_date(
-            problem,
-            invitation.frozen,
-            invitation.frozen_arrays,
-            FrozenStore(config, context.state),
-        )
+        problem = _current_problem(context, config, hosted, invitation)
         store = _store(config, context, invitation)
         round_ = _Round(invitation, config, algorithm, problem, store)
         privacy = node_privacy(config)
@@ -158,10 +151,7 @@ def evaluate(message: Message, context: Context) -> Message:
         privacy = node_privacy(config)
         privacy.demand_openness()
         hosted = hosted_clients(context.node_config, config.num_clients)
-        shard = _shard(context, hosted, request.facts)
-        problem = _node_problem(config, shard, request.frozen)
-        store = FrozenStore(config, context.state)
-        bring_up_to_date(problem, request.frozen, request.frozen_arrays, store)
+        problem = _current_problem(context, config, hosted, request)
     except (ConfigError, LacksFrozenError) as error:
         return _all_refused(message, request.clients, error)
     for client in request.clients:
@@ -226,6 +216,16 @@ def _config(context: Context) -> RunConfig:
 @lru_cache(maxsize=8)
 def _parse(items: tuple[tuple[str, Value], ...], objects: tuple[int, ...]) -> RunConfig:
     return parse_run_config(dict(items))
+
+
+def _current_problem(
+    context: Context, config: RunConfig, hosted: range, asked: Invitation | EvaluationRequest
+) -> FederatedProblem:
+    """Return the problem, with the frozen part that the server has."""
+    problem = _node_problem(config, _shard(context, hosted, asked.facts), asked.frozen)
+    store = FrozenStore(config, context.state)
+    bring_up_to_date(problem, asked.frozen, asked.frozen_arrays, store)
+    return problem
 
 
 def _node_problem(config: RunConfig, shard: Shard | None, digest: str) -> FederatedProblem:

@@ -21,6 +21,7 @@ from fedapp.files import writable_directory
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem, rehearse
+from fedapp.problems.outline import server_shard
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.progress import Progress
 from fedapp.registry import find_algorithm
@@ -54,7 +55,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     if isinstance(grid, HttpGrid):
         pull_one_by_one(grid)
     config = agreement.with_facts(grid, config)
-    problem = make_problem(config, agreement.server_shard(config))
+    problem = make_problem(config, server_shard(config))
     building.check(config, problem)
     _check_places(grid, config, problem)
     with RunDirectory(config) as directory, Workspace(grid, config, directory) as workspace:

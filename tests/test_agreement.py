@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedapp import client_app, server_app, wire
-from fedapp.agreement import agree, server_shard
+from fedapp.agreement import agree
 from fedapp.data import Facts, Shard, load_images, load_partition
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
@@ -19,6 +19,7 @@ from fedapp.parsing import parse_run_config
 from fedapp.plan import plan
 from fedapp.problems import make_problem
 from fedapp.problems.classification import Classification
+from fedapp.problems.outline import server_shard
 from fedapp.tables import Value
 from tests.conftest import kebab, read_rounds
 from tests.support.datasets import OWN_DATA, write_parquet, write_shards, write_tests

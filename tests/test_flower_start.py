@@ -10,13 +10,13 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from benchmarks.superlink import own_superlink
 from fedapp import client_app
-from fedapp.agreement import server_shard
 from fedapp.building import make_strategy
 from fedapp.client_app import make_client_app
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
 from fedapp.keywords import as_config
 from fedapp.problems import make_problem
+from fedapp.problems.outline import server_shard
 from fedapp.registry import ALGORITHMS
 from fedapp.rounds import run_rounds
 from fedapp.strategy import FederatedStrategy
@@ -231,7 +231,7 @@ app = make_client_app(KEYS)
 import numpy as np
 from flwr.serverapp import ServerApp
 
-from fedapp.agreement import server_shard
+from fedapp.problems.outline import server_shard
 from fedapp.building import make_strategy
 from other.settings import KEYS
 

@@ -29,7 +29,7 @@ from fedapp.models.outside import outside_model, seeded
 from fedapp.models.partial import select
 from fedapp.problems.measures import ClassMeasures
 from fedapp.problems.network import NetworkProblem
-from fedapp.problems.outline import Outline, facts_alone
+from fedapp.problems.outline import Outline, server_shard
 from fedapp.problems.problem import Batch, Problem, Rows
 from fedapp.randomness import torch_seed
 from fedapp.wire.facts import facts_from_text
@@ -147,7 +147,7 @@ def outline(config: RunConfig) -> Outline:
     """Return the size of the config's network, which gets no memory; if the network or the data are the user's, make it."""
     if is_outside(config.model) or is_outside(config.dataset):
         with seeded(torch_seed(config.seed, "model")):
-            network = Images(config, facts_alone(config)).model()
+            network = Images(config, server_shard(config)).model()
         select(network, config.trainable, config.lora)
         return Outline(layout_of(network, config.model), _num_buffers(network), config.dtype)
     layout, num_buffers = _measure_network(

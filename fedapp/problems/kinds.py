@@ -150,9 +150,9 @@ def _inferred_data(config: "RunConfig") -> "Divisible":
 
 def _outline_made(config: "RunConfig") -> "Outline":
     """Make the problem to know its size: it depends on the data, which are small or memory-mapped."""
-    from fedapp.problems.outline import facts_alone, outline_of
+    from fedapp.problems.outline import outline_of, server_shard
 
-    return outline_of(kind_of(config).make(config, facts_alone(config)), config.dtype)
+    return outline_of(kind_of(config).make(config, server_shard(config)), config.dtype)
 
 
 def _measured(of_classes: bool) -> "Callable[[RunConfig], tuple[str, ...]]":

@@ -32,9 +32,11 @@ def _zeros(count: int, dtype: str) -> Vector:
     return zeros
 
 
-def facts_alone(config: RunConfig) -> Shard | None:
-    """Return what stands in for data that are on the nodes alone; None if the config does not say what they are like."""
-    return Shard("", range(0), facts_from_text(config.facts)) if config.facts else None
+def server_shard(config: RunConfig) -> Shard | None:
+    """Return what stands in for the data of a server that has none; None if it has some, or nobody has said what they are like."""
+    if config.server_data or not config.facts:
+        return None
+    return Shard("", range(0), facts_from_text(config.facts))
 
 
 def outline_of(problem: FederatedProblem, dtype: str) -> Outline:
