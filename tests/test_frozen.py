@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ConfigRecord, Message
 from safetensors.numpy import load_file, save_file
 
@@ -165,6 +166,20 @@ def test_arrays_that_are_not_those_are_refused() -> None:
         with pytest.raises(ConfigError, match="do not fit the network of this node"):
             part.adopt(wrong, part.digest)
     assert all(np.array_equal(array, part.arrays()[name]) for name, array in arrays.items())
+
+
+def test_a_copy_of_a_network_begins_as_it_was_made_and_leaves_it_alone() -> None:
+    keys = KEYS | {"model": "tests.models.outside.networks:Fading", "trainable": ""}
+    problem: Any = make_problem(parse_run_config(kebab(keys)))
+    samples, x = problem.objective(0), torch.tensor(problem.initial()[0])
+    for _ in range(2):  # the second time, the copy was trained too
+        samples.loss_gradient(x, samples.indices[:4])
+        own, last = problem.model.module, problem.model.module.last
+        copied: Any = samples.frozen(x)
+        assert (float(copied.scale), copied.last, hasattr(copied, "late")) == (1, None, False)
+        assert float(own.scale) < 1 and own.last is last and hasattr(own, "late")
+        copied(torch.ones(2, 1, 8, 8))
+        assert float(copied.scale) < 1
 
 
 def test_a_node_cannot_ask_without_end() -> None:

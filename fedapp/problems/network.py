@@ -81,7 +81,8 @@ class NetworkProblem:
     def adopt_frozen(self, arrays: dict[str, NDArray[Any]], digest: str) -> None:
         """Replace what is frozen by the server's."""
         self.frozen_part.adopt(arrays, digest)
-        vars(self).pop("second", None)  # it is a copy
+        for copied in ("second", "second_frozen_part"):
+            vars(self).pop(copied, None)
 
     def _typed(self, tensor: Tensor) -> Tensor:
         """Return a tensor on the device; real numbers, and only those, have the run's type."""
@@ -90,10 +91,16 @@ class NetworkProblem:
     @cached_property
     def second(self) -> FlatModel:
         """A second network like the first, whose parameters have no gradients."""
-        network = copy.deepcopy(self.model.module)
+        with self.frozen_part.as_made():
+            network = copy.deepcopy(self.model.module)
         for parameter in network.parameters():
             parameter.requires_grad_(False)
         return FlatModel(network, self.model.names)
+
+    @cached_property
+    def second_frozen_part(self) -> FrozenPart:
+        """What the second network holds beside its vector."""
+        return FrozenPart(self.second)
 
     def initial(self) -> tuple[Vector, Vector]:
         """Return the network's initial weights and statistics."""
@@ -287,6 +294,7 @@ class ClientSamples:
     def frozen(self, x: Tensor) -> nn.Module:
         """Return the problem's second network, at x, with the statistics that came with it."""
         frozen = self.problem.second
+        self.problem.second_frozen_part.restore()
         frozen.bind(x)
         frozen.buffers.copy_(self.buffers)
         frozen.module.train()

@@ -32,6 +32,7 @@ NETWORKS = {
     "shared_buffers": (64 * 64 + 64 + 650, 64),
     "Masked": (4 * 64 + 4 * 8 + 650, 0),
     "Counting": (651, 0),
+    "Fading": (650, 0),
     "cumulative": (128 + 650, 128),
     "dropout": (64 * 20 + 20 + 210, 0),
     "Noisy": (650, 0),
@@ -193,7 +194,9 @@ def workers() -> Iterator[RayWorkers]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-@pytest.mark.parametrize("name", ["dropout", "Counting", "ManyBuffers", "Assigned", "PRETRAINED"])
+@pytest.mark.parametrize(
+    "name", ["dropout", "Counting", "Fading", "ManyBuffers", "Assigned", "PRETRAINED"]
+)
 def test_the_same_bits_on_ray(
     name: str, workers: RayWorkers, run_inline: RunInline, tmp_path: Path
 ) -> None:

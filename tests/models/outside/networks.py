@@ -141,6 +141,33 @@ class Counting(nn.Module):
         return self.scale * self.out(images.flatten(1)) / (1 + self.steps / 10)  # type: ignore[no-any-return]
 
 
+class Fading(nn.Module):
+    """Buffers that no state dict has, and that training changes in place, assigns and adds."""
+
+    scale: Tensor
+    last: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(PIXELS, CLASSES)
+        self.register_buffer("scale", torch.ones(1), persistent=False)
+        self.register_buffer("last", None, persistent=False)
+        self.register_buffer("wide", torch.ones(1).expand(CLASSES), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.training:
+            self.scale.mul_(0.9)
+        outputs: Tensor = self.out(images.flatten(1)) * self.scale * self.wide
+        if self.last is not None:
+            outputs = outputs + self.last
+        if hasattr(self, "late"):
+            outputs = 0.9 * outputs
+        if self.training:
+            self.last = outputs.detach().mean(0)
+            self.register_buffer("late", torch.ones(1), persistent=False)
+        return outputs
+
+
 def cumulative() -> nn.Module:
     """Return a network whose statistics are means over all batches since the start."""
     norm = nn.BatchNorm1d(PIXELS, momentum=None)
