@@ -37,14 +37,16 @@ class ClassMeasures:
         return found
 
     def combined(self, parts: Sequence[dict[str, Any]], count: int) -> dict[str, float]:
-        """Return the metrics of all batches, in the order of the config."""
+        """Return the metrics of all batches, in the order of the config; without an AUC that is not defined."""
         found = {"loss": sum(part["loss"] for part in parts) / count}
         targets = _joined(parts, "targets") if self._by_sample else np.zeros(0)
         for name in self.names:
             if name == "accuracy":
                 found[name] = sum(part[name] for part in parts) / count
             elif name == "auc":
-                found[name] = auc(targets, _joined(parts, "scores"))
+                area = auc(targets, _joined(parts, "scores"))
+                if area is not None:
+                    found[name] = area
             else:
                 found[name] = f1(targets, _joined(parts, "chosen"))
         return found
@@ -78,17 +80,17 @@ def _joined(parts: Sequence[dict[str, Any]], name: str) -> NDArray[Any]:
     return np.concatenate([part[name] for part in parts])
 
 
-def auc(targets: NDArray[Any], scores: NDArray[Any]) -> float:
+def auc(targets: NDArray[Any], scores: NDArray[Any]) -> float | None:
     """Return the area under the ROC curve: of class 1 if there are two, otherwise the mean of each class against the rest.
 
-    Classes that no target or every target has are left out; if that leaves none, nothing can be ranked: 0.5.
+    Classes that no target or every target has are left out; if that leaves none, nothing can be ranked: None.
     """
     from sklearn.metrics import roc_auc_score
 
     classes = [1] if scores.shape[1] == 2 else range(scores.shape[1])
     ranked = [k for k in classes if 0 < np.count_nonzero(targets == k) < len(targets)]
     areas = [roc_auc_score(targets == k, scores[:, k]) for k in ranked]
-    return float(np.mean(areas)) if areas else 0.5
+    return float(np.mean(areas)) if areas else None
 
 
 def f1(targets: NDArray[Any], chosen: NDArray[Any]) -> float:

@@ -201,7 +201,19 @@ def test_classification_metrics_are_scikit_learns(dataset: str, run_inline: RunI
 def test_an_area_leaves_out_what_cannot_be_ranked() -> None:
     scores = np.array([[0.2, 0.8, 0.0], [0.6, 0.4, 0.0], [0.3, 0.7, 0.0]])
     assert auc(np.array([1, 0, 1]), scores) == 1.0
-    assert auc(np.array([1, 1, 1]), scores) == 0.5
+    assert auc(np.array([1, 1, 1]), scores) is None
+
+
+def test_a_client_of_one_class_has_no_auc(run_inline: RunInline) -> None:
+    keys: dict[str, Value] = {"num_clients": 4, "clients_per_round": 4, "num_rounds": 1}
+    keys |= {"dataset": "breast_cancer", "model": "logreg", "metrics": "accuracy auc"}
+    keys |= {"test_share": 0.2, "eval_clients": "all", "partition": "classes"}
+    (alone,) = read_rounds(run_inline(**keys, classes_per_client=1))
+    assert alone["eval_clients"] == 4 and alone["client_accuracy_mean"] is not None
+    assert not any(name.startswith("client_auc") for name in alone)
+    assert alone["test_auc"] > 0
+    (both,) = read_rounds(run_inline(**keys, classes_per_client=2))
+    assert both["client_auc_mean"] > 0
 
 
 @pytest.mark.parametrize(
