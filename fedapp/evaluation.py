@@ -27,6 +27,7 @@ from fedapp.randomness import generator
 from fedapp.refusals import Reason, Refusal
 from fedapp.wire import Arrays, Evaluation, EvaluationRequest
 
+LARGEST_LOSS = 1e12  # of a client, up or down, that is believed
 WORST = 10  # the worst clients are one in ten, at least one
 Numbers = dict[str, float]
 
@@ -112,6 +113,8 @@ class ClientEvaluation:
         for name, value in (*result.metrics.items(), *result.finetuned.items()):
             if find_figure(client_figure(name, "mean")).unit == "fraction" and not 0 <= value <= 1:
                 return f"its {name} is not between 0 and 1"
+            if name == "loss" and abs(value) > LARGEST_LOSS:
+                return f"its loss is not between -{LARGEST_LOSS:g} and {LARGEST_LOSS:g}"
         return ""
 
     def _expected_names(self) -> set[str]:

@@ -92,8 +92,8 @@ FIGURES = {
     figure.name: figure
     for declared in (
         Figure("test_accuracy", unit="fraction", format=".4f", in_console=True),
-        Figure("test_auc", "test AUC", format=".4f", in_console=True),
-        Figure("test_f1", "test F1", format=".4f", in_console=True),
+        Figure("test_auc", "test AUC", unit="fraction", format=".4f", in_console=True),
+        Figure("test_f1", "test F1", unit="fraction", format=".4f", in_console=True),
         Figure("test_rmse", "test RMSE", "lower", in_console=True),
         Figure("test_mae", "test MAE", "lower", in_console=True),
         Figure("gap", better="lower", in_console=True),

@@ -382,6 +382,8 @@ def _too_many(reply: Message) -> None:
     [
         changed(metric__loss=float("nan")), changed(metric__accuracy=float("inf")), changed(metric__loss=1e300),
         changed(metric__accuracy=1.01), changed(metric__accuracy=-0.1), changed(finetuned__accuracy=2),
+        changed(metric__auc=1e17), changed(metric__f1=-0.1), changed(finetuned__auc=1.5),
+        changed(metric__loss=2e12), changed(metric__loss=-2e12), changed(finetuned__loss=-2e12),
         changed(metric__loss=[1.0]), changed(num_examples=0), changed(num_examples=-3), changed(num_examples=2.0),
         changed(num_examples=10**7), changed(num_examples=None), changed(num_examples=[1]),
         _replaced, _left_out, _too_many,
