@@ -8,6 +8,7 @@ standard deviation over clients (`client_accuracy_std`).
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import Message, MetricRecord
@@ -99,6 +100,8 @@ class ClientEvaluation:
         """Return the evaluations that count, in the order of client ids, and why others do not."""
         admitted, refusals = [], []
         for result in sorted(results, key=lambda result: result.client):
+            if not self.config.eval_finetune:  # nobody asked for it
+                result = replace(result, finetuned={})
             if text := self._why_not(result):
                 refusals.append(Refusal(result.client, Reason.NOT_CREDIBLE, text))
             else:

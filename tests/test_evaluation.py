@@ -417,6 +417,7 @@ def test_what_nobody_asked_for_is_not_read() -> None:
         record["metric." + "x" * 1000] = 1.0
         record["other.accuracy"] = 1.0
         record["metric.fame"] = 1.0
+        record["finetuned.accuracy"] = 1.0
 
     config = config_of(num_rounds=1)
     (honest,), (record,) = evaluated(config, lambda reply: None), evaluated(config, spoil)
