@@ -44,7 +44,12 @@ log = logging.getLogger("flwr")
 KEPT = 2
 ROUNDS = "rounds"  # the array that holds a copy of rounds.jsonl
 HERE = "states-here"  # the clients whose states are on a disk that the server sees
+FROZEN = "frozen"  # in the metadata
 UNUSABLE = ".unusable"  # added to the name of a checkpoint that was skipped
+
+
+class OtherFrozenPartError(ConfigError):
+    """The checkpoint is sound, but the network has another frozen part than when it was written."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,9 @@ class Restored:
 
     round: int = 0
     rounds: str = ""
+    frozen: str | None = (
+        None  # digest of what the network holds frozen; None: an older version wrote no digest
+    )
 
 
 class Checkpoints:
@@ -90,7 +98,8 @@ class Checkpoints:
             self.directory.mkdir(exist_ok=True)
             saved[HERE] = self._sync_states(saved)
             strategy.ledger.deliveries.sync()
-            save_arrays(path, saved | {ROUNDS: copy}, self._about(round_))
+            about = self._about(round_) | {FROZEN: strategy.frozen.digest}
+            save_arrays(path, saved | {ROUNDS: copy}, about)
             fsync(self.directory.parent)
         except (OSError, SafetensorError) as error:
             log.warning("The checkpoint of round %d could not be written: %s", round_, brief(error))
@@ -140,9 +149,12 @@ class Checkpoints:
                     )
                     continue
                 if not usable:
+                    self._check_frozen(restored, strategy)
                     if check_states:
                         self._check_states(path, arrays)
                     strategy.restore(arrays)
+            except OtherFrozenPartError:
+                raise
             except (DamagedFileError, ValueError, KeyError, zlib.error) as error:
                 damaged.append(f"{path.name}: {brief(error)}")
                 log.warning("Skipping unusable checkpoint %s: %s", path, error)
@@ -180,7 +192,8 @@ class Checkpoints:
         if path != self._path(round_):
             raise DamagedFileError(f"{path} is the checkpoint of round {round_}.")
         rounds = arrays.pop(ROUNDS, None)
-        return Restored(round_, "" if rounds is None else _text(rounds)), arrays
+        text = "" if rounds is None else _text(rounds)
+        return Restored(round_, text, about.get(FROZEN)), arrays
 
     def _sync_states(self, saved: Arrays) -> NDArray[np.int64]:
         """Wait until the states that a checkpoint will name are on the disk; return whose are on this one."""
@@ -198,6 +211,14 @@ class Checkpoints:
                 fsync(self.states.directory.parent)
             self._synced = here
         return np.array(sorted(here), np.int64)
+
+    def _check_frozen(self, restored: Restored, strategy: FederatedStrategy[Any]) -> None:
+        """Refuse to continue with a network whose frozen part is another one."""
+        if restored.frozen not in (None, strategy.frozen.digest):
+            raise OtherFrozenPartError(
+                f"The frozen part of the network is not what {self.directory.parent} was trained with: make the network as "
+                "before (its weights, and the versions of its libraries), or start a new run."
+            )
 
     def _check_states(self, path: Path, saved: Arrays) -> None:
         """Refuse a checkpoint whose clients' states are not all there as they were."""

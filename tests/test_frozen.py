@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from fedapp import client_app, problems, server_app, wire
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.files import load_arrays, save_arrays
 from fedapp.frozen import MOST_SENT, FrozenSender
 from fedapp.models.vit import vit_base
 from fedapp.parsing import parse_run_config
@@ -131,6 +132,31 @@ def test_a_resumed_run_sends_nothing_again(run_inline: RunInline, tmp_path: Path
     assert grid.received == [False, False]
     assert trained(apart)[1][2] == trained(whole)[1][2]
     assert_model(apart, whole)
+
+
+@pytest.mark.parametrize("wrote", ["this version", "an older one"])
+def test_a_run_does_not_resume_with_another_frozen_part(
+    wrote: str, run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = KEYS | {"run_name": "halves", "checkpoint_every": 1}
+    path = run_inline(**keys | {"num_rounds": 2})
+    if wrote == "an older one":
+        for file in (path / "checkpoint").iterdir():
+            arrays, about = load_arrays(file, {})
+            save_arrays(file, arrays, {n: t for n, t in about.items() if n not in ("frozen", "digest")})  # fmt: skip
+    files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    if wrote == "this version":
+        monkeypatch.setattr(Versioned, "version", 2)
+        problems._make_problem.cache_clear()
+        try:
+            with pytest.raises(ConfigError, match=r"^The frozen part of the network is not what"):
+                run_inline(**keys, resume=True)
+        finally:
+            monkeypatch.undo()
+            problems._make_problem.cache_clear()
+        kept = {file: file.read_bytes() for file in path.glob("checkpoint/*")}
+        assert kept.items() <= files.items() and len(kept) == 2
+    assert_model(run_inline(**keys, resume=True), run_inline(**KEYS))
 
 
 def test_a_damaged_copy_is_sent_again(run_inline: RunInline, tmp_path: Path) -> None:
