@@ -85,9 +85,15 @@ class FlatModel:
     def _keep_views(self) -> None:
         """Bring back into the vectors what a network has put into tensors of its own."""
         for buffers, name, piece in self._statistics:
-            if buffers[name] is not piece:  # assigned, not changed in place
-                piece.copy_(buffers[name])
+            if (assigned := buffers[name]) is not piece:  # not changed in place
                 buffers[name] = piece
+                try:
+                    piece.copy_(assigned)
+                except (RuntimeError, TypeError):
+                    raise ConfigError(
+                        f"The network assigns to its buffer {name!r}, of the shape {tuple(piece.shape)}, something "
+                        "that does not fit: keep its shape, or register it with persistent=False."
+                    ) from None
         if any(parameter.grad is not piece for parameter, piece in self._gradients):
             raise ConfigError(
                 "The network replaces the gradients of its parameters: leave parameter.grad alone."
