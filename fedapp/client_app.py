@@ -1,7 +1,8 @@
 """The ClientApp: from a message to the clients that this node hosts, and back."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -83,15 +84,16 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
     try:
         if asked:
             node_privacy(config).demand_openness()
-        digest = wire.frozen_digest_of(check)
-        shard = _shard(context, hosted, wire.facts_of(check), asked)
-        problem = _node_problem(config, shard, digest)
-        try:
-            bring_up_to_date(problem, digest, {}, FrozenStore(config, context.state))
-        except LacksFrozenError:
-            report = replace(report, lacks_frozen=True)
-        samples = sum(problem.objective(client).num_examples for client in hosted)
-        rehearse(config, problem, hosted[0], with_test_data=False)
+        digest, facts = wire.frozen_digest_of(check), wire.facts_of(check)
+        with _hidden_errors(config):
+            problem = _node_problem(config, _shard(context, hosted, facts, asked), digest)
+            _check_facts(context, config, problem, facts)
+            try:
+                bring_up_to_date(problem, digest, {}, FrozenStore(config, context.state))
+            except LacksFrozenError:
+                report = replace(report, lacks_frozen=True)
+            samples = sum(problem.objective(client).num_examples for client in hosted)
+            rehearse(config, problem, hosted[0], with_test_data=False)
         shown = node_privacy(config).shows_samples
         facts = problem.facts if asked else None
         return replace(report, samples=samples if shown else None, facts=facts)
@@ -100,7 +102,7 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
         return replace(report, problem=str(error))
     except Exception as error:
         log.exception("This node's data cannot be loaded")
-        return replace(report, problem=f"{type(error).__name__}: {error}")
+        return replace(report, problem=node_privacy(config).told(error))
 
 
 @app.train()
@@ -222,10 +224,36 @@ def _current_problem(
     context: Context, config: RunConfig, hosted: range, asked: Invitation | EvaluationRequest
 ) -> FederatedProblem:
     """Return the problem, with the frozen part that the server has."""
-    problem = _node_problem(config, _shard(context, hosted, asked.facts), asked.frozen)
+    with _hidden_errors(config):
+        problem = _node_problem(config, _shard(context, hosted, asked.facts), asked.frozen)
+        _check_facts(context, config, problem, asked.facts)
     store = FrozenStore(config, context.state)
     bring_up_to_date(problem, asked.frozen, asked.frozen_arrays, store)
     return problem
+
+
+@contextmanager
+def _hidden_errors(config: RunConfig) -> Iterator[None]:
+    """Hide from the server what an error with the data says, where the run's privacy demands it."""
+    try:
+        yield
+    except ConfigError as error:
+        if (told := node_privacy(config).told(error)) == str(error):
+            raise
+        log.error("%s%s", error, traceback_of(error))
+        raise ConfigError(told) from None
+
+
+def _check_facts(
+    context: Context, config: RunConfig, problem: FederatedProblem, facts: Facts | None
+) -> None:
+    """Raise ConfigError if a node without data of its own would train with other facts than the others."""
+    if config.server_data or context.node_config.get("data-dir") or facts in (None, problem.facts):
+        return
+    raise ConfigError(
+        f"The run's facts are {facts}, and those of dataset = {config.dataset!r} are {problem.facts}: take facts out of the "
+        "config, or give this node a data-dir."
+    )
 
 
 def _node_problem(config: RunConfig, shard: Shard | None, digest: str) -> FederatedProblem:

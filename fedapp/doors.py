@@ -8,13 +8,16 @@ import importlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from inspect import Parameter, signature
+from inspect import Parameter, ismethod, signature
+from itertools import count
 from typing import Any
 
 from fedapp.errors import ConfigError, UserCodeError
 
 _NAME = re.compile(r"\w+(\.\w+)*:[\w<>]+([.-][\w<>]+)*")
 _given: dict[str, object] = {}  # the objects given in Python, by the name they have in the config
+_times = count(1)  # how often objects were given
+_last_time = 0
 
 
 def is_outside(name: str) -> bool:
@@ -32,11 +35,12 @@ def short(name: str) -> str:
 def name_of(value: object) -> str:
     """Give an object a name for the config, and remember the object under it in this process."""
     for known, other in _given.items():
-        if other is value:
+        if other is value or (ismethod(value) and other == value):
+            register({known: value})  # it may have changed since
             return known
     named = value if hasattr(value, "__qualname__") else type(value)
     name = f"{named.__module__}:{named.__qualname__}"
-    if named is not value or "<lambda>" in name:  # two of these may be two things
+    if named is not value or ismethod(value) or "<" in name:  # two of these may be two things
         name += f"-{1 + sum(other.startswith(f'{name}-') for other in _given)}"
     register({name: value})
     return name
@@ -54,12 +58,15 @@ def given_for(values: Collection[object]) -> dict[str, object]:
 
 def register(objects: Mapping[str, object]) -> None:
     """Remember objects under their names; one with the name of an older one takes its place."""
+    global _last_time
+    if objects:
+        _last_time = next(_times)
     _given.update(objects)
 
 
 def identities() -> tuple[int, ...]:
-    """Return what changes when another object is given: a key for caches of what is made from them."""
-    return tuple(id(value) for value in _given.values())
+    """Return what changes when an object is given, also the same again: a key for caches of what is made from them."""
+    return _last_time, *(id(value) for value in _given.values())
 
 
 def find_object(key: str, name: str) -> Any:

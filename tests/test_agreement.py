@@ -1,6 +1,7 @@
 """A server without data: what the nodes tell it, what they agree on, and who is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +290,13 @@ def test_a_sweep_knows_its_runs_again(tmp_path: Path) -> None:
         "results-dir": str(tmp_path / "results"),
     }
     assert skip_reason(parse_run_config(values)) == "is complete already"
+
+
+def test_a_node_without_data_of_its_own_trains_only_with_the_facts_of_the_run_s_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys: dict[str, Value] = {"data_dir": "", "test_share": 0.2, "round_retries": 0}
+    other = replace(FACTS, std=(0.001,) * len(FACTS.std))
+    with pytest.raises(RunError, match="Round 1"), caplog.at_level("WARNING", logger="flwr"):
+        run(tmp_path, [{}], **keys, facts=wire.facts_text(other))
+    assert "take facts out of the config" in caplog.text

@@ -1,7 +1,7 @@
 """Things of the user's are found by name or as objects, and mistakes are answered in a sentence."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,34 @@ def test_two_objects_of_one_class_have_two_names() -> None:
     assert doors.find_object("model", doors.name_of(second)) is second
 
 
+def test_functions_made_by_one_function_have_names_of_their_own() -> None:
+    def make(value: int) -> Callable[[], int]:
+        def net() -> int:
+            return value
+
+        return net
+
+    one, two = make(1), make(2)
+    names = doors.name_of(one), doors.name_of(two)
+    assert [doors.find_object("model", name)() for name in names] == [1, 2]
+    assert (doors.name_of(one), doors.name_of(two)) == names
+
+
+def test_methods_of_two_objects_have_two_names() -> None:
+    one, two = Path("a"), Path("b")
+    names = doors.name_of(one.as_posix), doors.name_of(two.as_posix)
+    assert [doors.find_object("model", name)() for name in names] == ["a", "b"]
+    assert doors.name_of(one.as_posix) == names[0]
+
+
+def test_an_object_that_is_given_again_may_have_changed() -> None:
+    numbers = [1]
+    doors.name_of(numbers)
+    before = doors.identities()
+    doors.name_of(numbers)
+    assert doors.identities() != before  # so nothing made from it before is used again
+
+
 def test_a_redefined_function_takes_the_place_of_the_old_one() -> None:
     made = []
     for value in (1, 2):
@@ -50,6 +78,7 @@ def test_a_redefined_function_takes_the_place_of_the_old_one() -> None:
         def model(value: int = value) -> int:
             return value
 
+        model.__qualname__ = "model"  # as in a notebook
         made.append((doors.name_of(model), doors.identities()))
     assert made[0][0] == made[1][0]
     assert made[0][1] != made[1][1]  # so nothing made from the first one is used again

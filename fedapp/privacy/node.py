@@ -51,6 +51,10 @@ class NodePrivacy:
         """Return an update as it may leave the node."""
         return update
 
+    def told(self, error: Exception) -> str:
+        """Return what the server is told of an error with a node's data or config."""
+        return str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+
     def refusal(self, client: int, error: Exception) -> Refusal:
         """Return what the server is told of an error in a client's training."""
         reason = Reason.NOT_FINITE if isinstance(error, NotFiniteError) else Reason.FAILED
@@ -61,6 +65,10 @@ class HiddenSamples(NodePrivacy):
     """A node's side of noise on the server: how much data clients have is private, too."""
 
     shows_samples = False
+
+    def told(self, error: Exception) -> str:
+        """Hide what an error says: it may quote the data, and has no noise."""
+        return "something is wrong with its data or its config: see this node's log"
 
     def demand_openness(self) -> None:
         """Refuse metrics and facts: they are functions of clients' samples, and have no noise."""

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedapp import client_app, server_app
+from fedapp import client_app, server_app, wire
 from fedapp.data import Facts, Shard
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
+from fedapp.hosting import Hosting
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.problems.network import NetworkProblem
@@ -151,3 +152,22 @@ def test_facts_are_enough_for_a_server_without_data(facts: Facts, keys: dict[str
     assert np.isfinite(x).all() and problem.evaluate(x, buffers) == {}
     with pytest.raises(ConfigError, match="every node a data-dir of its own"):
         problem.objective(0)
+
+
+@pytest.mark.parametrize("where", ["", "server", "client"])
+def test_under_privacy_an_error_with_the_data_quotes_nothing(
+    where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_csv(tmp_path / "houses" / "train.csv", ["3,a secret,Aba,9", *houses(9)])
+    private: dict[str, Value] = {"dp.clip": 1.0, "dp.where": where} if where else {}
+    config = parse_run_config(KEYS | private)
+    grid = InlineGrid(client_app.app, config.flat())
+    grid.contexts[1].node_config |= {"data-dir": str(tmp_path)}
+    hosting = Hosting(3)
+    facts = Facts((2,), 0, (4.0, 40.0), (2.0, 20.0))
+    hosting.ask_for_check({"shared-data": True, **wire.facts_head(facts)})
+    hosting.update(grid)
+    told = hosting.rows()[0].problem
+    assert ("secret" in told) == (not where)
+    assert ("see this node's log" in told) == bool(where)
+    assert "secret" in caplog.text  # the node's own log has it

@@ -10,7 +10,8 @@ import torch
 from flwr.app import Message
 from safetensors.torch import load_file
 
-from fedapp import client_app, wire
+from fedapp import Problem, RunConfig, client_app, wire
+from fedapp.doors import name_of
 from fedapp.engine import InlineGrid
 from fedapp.engine.ray_workers import RayWorkers
 from fedapp.errors import ConfigError
@@ -18,7 +19,7 @@ from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
-from tests.problems.outside.problems import TwoInputs
+from tests.problems.outside.problems import Prices, TwoInputs
 from tests.support.commands import fedapp
 from tests.support.runs import assert_same
 from tests.support.workers import run_on
@@ -155,3 +156,21 @@ def test_the_same_bits_on_ray(
 ) -> None:
     there = run_on(workers, tmp_path / "ray", **named(name))
     assert_same(there, run_inline(**named(name)))
+
+
+def test_a_problem_sees_the_whole_config() -> None:
+    seen: list[RunConfig] = []
+
+    def made(config: RunConfig) -> Problem:
+        seen.append(config)
+        return Prices(config)
+
+    values: dict[str, Value] = {
+        "problem": name_of(made),
+        "lr": 0.33,
+        "num-rounds": 3,
+        "algorithm": "scaffold",
+    }
+    config = parse_run_config(values)
+    make_problem(config)
+    assert seen == [config]
