@@ -73,12 +73,12 @@ def test_own_tables_give_the_same_bits_as_the_same_parts_of_a_shared_one(
 def test_a_server_without_data_asks_what_the_tables_are_like(
     nodes: list[str], tmp_path: Path
 ) -> None:
-    """Columns are in another order on one node; empty `features` sorts them."""
+    """Columns are in another order on one node; `features` says in which order they are read."""
     for client, place in enumerate(nodes):
         write_csv(Path(place) / "houses" / "test.csv", houses(12, seed=2 + client))
     own = Path(nodes[1]) / "houses" / "train.csv"
     rows = [line.split(",") for line in own.read_text().splitlines()[1:]]
-    keys: dict[str, Value] = {"server_data": False, "eval_clients": "all", "features": ""}
+    keys: dict[str, Value] = {"server_data": False, "eval_clients": "all"}
     ordered = run(tmp_path, [{"data-dir": place} for place in nodes], **keys, num_rounds=10)
     rounds = read_rounds(ordered)
     assert [(r["eval_clients"], r["eval_failures"], r["failures"]) for r in rounds] == [
@@ -171,3 +171,9 @@ def test_under_privacy_an_error_with_the_data_quotes_nothing(
     assert ("secret" in told) == (not where)
     assert ("see this node's log" in told) == bool(where)
     assert "secret" in caplog.text  # the node's own log has it
+
+
+def test_nodes_with_tables_of_their_own_must_be_told_the_columns(tmp_path: Path) -> None:
+    write_csv(tmp_path / "houses" / "train.csv", houses(9))
+    with pytest.raises(ConfigError, match="same columns in the same order: set features"):
+        own_problem(str(tmp_path), Facts((2,), 0, (4.0, 40.0), (2.0, 20.0)), {"features": ""})
