@@ -19,7 +19,7 @@ from fedapp.client_evaluation import evaluate_client
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts, Shard
-from fedapp.doors import identities
+from fedapp.doors import times_given
 from fedapp.errors import ConfigError, MissingWeightsError, traceback_of
 from fedapp.files import writable_directory
 from fedapp.frozen import FrozenStore, LacksFrozenError, bring_up_to_date
@@ -212,11 +212,11 @@ def make_client_app(config: RunConfig | Mapping[str, Any]) -> ClientApp:
 def _config(context: Context) -> RunConfig:
     # A node's own word on where it keeps its clients' states comes before the run's.
     own = {k: str(v) for k, v in context.node_config.items() if k == "state-dir"}
-    return _parse(tuple(sorted((context.run_config | own).items())), identities())
+    return _parse(tuple(sorted((context.run_config | own).items())), times_given())
 
 
 @lru_cache(maxsize=8)
-def _parse(items: tuple[tuple[str, Value], ...], objects: tuple[int, ...]) -> RunConfig:
+def _parse(items: tuple[tuple[str, Value], ...], times: int) -> RunConfig:
     return parse_run_config(dict(items))
 
 

@@ -9,15 +9,13 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import Parameter, ismethod, signature
-from itertools import count
 from typing import Any
 
 from fedapp.errors import ConfigError, UserCodeError
 
 _NAME = re.compile(r"\w+(\.\w+)*:[\w<>]+([.-][\w<>]+)*")
 _given: dict[str, object] = {}  # the objects given in Python, by the name they have in the config
-_times = count(1)  # how often objects were given
-_last_time = 0
+_times_given = 0  # how often objects were given, the same ones again included
 
 
 def is_outside(name: str) -> bool:
@@ -58,15 +56,14 @@ def given_for(values: Collection[object]) -> dict[str, object]:
 
 def register(objects: Mapping[str, object]) -> None:
     """Remember objects under their names; one with the name of an older one takes its place."""
-    global _last_time
-    if objects:
-        _last_time = next(_times)
+    global _times_given
+    _times_given += bool(objects)
     _given.update(objects)
 
 
-def identities() -> tuple[int, ...]:
+def times_given() -> int:
     """Return what changes when an object is given, also the same again: a key for caches of what is made from them."""
-    return _last_time, *(id(value) for value in _given.values())
+    return _times_given
 
 
 def find_object(key: str, name: str) -> Any:

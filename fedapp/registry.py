@@ -9,7 +9,7 @@ import strategies
 from fedapp.algorithm import Algorithm
 from fedapp.compression import COMPRESSORS, Compressor, compressor_type
 from fedapp.config import RunConfig
-from fedapp.doors import find_object, identities, is_outside
+from fedapp.doors import find_object, is_outside, times_given
 from fedapp.errors import ConfigError
 from fedapp.names import did_you_mean
 
@@ -50,13 +50,11 @@ def keeps_state(config: RunConfig) -> bool:
 
 def find_compressor(config: RunConfig, tensors: tuple[int, ...]) -> Compressor | None:
     """Return what clients compress a vector of these tensors with; None if they do not compress."""
-    return _find_compressor(config, tensors, identities())
+    return _find_compressor(config, tensors, times_given())
 
 
 @lru_cache(maxsize=8)
-def _find_compressor(
-    config: RunConfig, tensors: tuple[int, ...], objects: tuple[int, ...]
-) -> Compressor | None:
+def _find_compressor(config: RunConfig, tensors: tuple[int, ...], times: int) -> Compressor | None:
     name = config.compressor or find_algorithm(config.algorithm).compressor
     if name == "none":
         return None

@@ -66,9 +66,9 @@ def test_methods_of_two_objects_have_two_names() -> None:
 def test_an_object_that_is_given_again_may_have_changed() -> None:
     numbers = [1]
     doors.name_of(numbers)
-    before = doors.identities()
+    before = doors.times_given()
     doors.name_of(numbers)
-    assert doors.identities() != before  # so nothing made from it before is used again
+    assert doors.times_given() != before  # so nothing made from it before is used again
 
 
 def test_a_redefined_function_takes_the_place_of_the_old_one() -> None:
@@ -79,7 +79,7 @@ def test_a_redefined_function_takes_the_place_of_the_old_one() -> None:
             return value
 
         model.__qualname__ = "model"  # as in a notebook
-        made.append((doors.name_of(model), doors.identities()))
+        made.append((doors.name_of(model), doors.times_given()))
     assert made[0][0] == made[1][0]
     assert made[0][1] != made[1][1]  # so nothing made from the first one is used again
     assert doors.find_object("model", made[1][0])() == 2

@@ -10,20 +10,17 @@ from fedapp.data.arrays import ArrayData, Decoder, load_tables
 from fedapp.data.facts import Facts
 from fedapp.data.files import directory_source
 from fedapp.data.parts import Part, num_classes_of
-from fedapp.data.shard import Shard
+from fedapp.data.shard import Shard, demand_samples, own_directory
 from fedapp.errors import ConfigError
-from fedapp.files import existing_directory
 
 
 def load_array_shard(shard: Shard, config: RunConfig, decoder: Decoder) -> ArrayData:
     """Load a node's data, all of which it trains on unless it has a test split of its own."""
-    if not Path(shard.data_dir).expanduser().is_absolute():
-        raise ConfigError(f"A node's data-dir = {shard.data_dir!r} should be a full path.")
+    directory = own_directory(shard)
     if decoder.has_features and not config.features:
         raise ConfigError(
             "Nodes with their own tables must read the same columns in the same order: set features to their names."
         )
-    directory = existing_directory("The node's data-dir", shard.data_dir)
     source = directory_source(config.dataset, directory)
     data = load_tables(source, config, decoder, whole=True)
     if data.train.classes:
@@ -31,11 +28,7 @@ def load_array_shard(shard: Shard, config: RunConfig, decoder: Decoder) -> Array
             f"The classes of {config.dataset} in {directory} are words, and every node would number them by its own: write "
             "whole numbers from 0."
         )
-    if len(data.train) < len(shard.clients):
-        raise ConfigError(
-            f"{config.dataset} in {directory} holds {len(data.train)} samples for the {len(shard.clients)} clients of this "
-            "node: give it more samples, or the run more nodes."
-        )
+    demand_samples(len(data.train), shard, f"{config.dataset} in {directory}")
     return _fitted(data, shard.facts, directory) if shard.facts else data
 
 

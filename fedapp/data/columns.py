@@ -43,21 +43,19 @@ def find_column(table: Table, key: str, name: str, usual: tuple[str, ...]) -> st
 
 def target_column(table: Table, name: str) -> str:
     """Return the column to predict."""
-    found = find_column(table, "target", name, TARGET_COLUMNS)
-    if found is None:
-        raise ConfigError(
-            f"{table.where} has the columns {', '.join(table.rows.column_names)}: set target to the one to predict."
-        )
-    return found
+    return _needed_column(table, "target", name, TARGET_COLUMNS, "to predict")
 
 
 def text_column(table: Table, name: str) -> str:
     """Return the column of texts."""
-    found = find_column(table, "features", name, TEXT_COLUMNS)
+    return _needed_column(table, "features", name, TEXT_COLUMNS, "that holds the texts")
+
+
+def _needed_column(table: Table, key: str, name: str, usual: tuple[str, ...], purpose: str) -> str:
+    found = find_column(table, key, name, usual)
     if found is None:
         raise ConfigError(
-            f"{table.where} has the columns {', '.join(table.rows.column_names)}: set features to the one that "
-            "holds the texts."
+            f"{table.where} has the columns {', '.join(table.rows.column_names)}: set {key} to the one {purpose}."
         )
     return found
 

@@ -16,7 +16,7 @@ from fedapp.data.columns import TEXT_COLUMNS
 from fedapp.data.files import TESTS, Table
 from fedapp.data.parts import Part
 from fedapp.data.samples import IMAGE_COLUMNS
-from fedapp.doors import call_with, find_object, identities, user_code
+from fedapp.doors import call_with, find_object, times_given, user_code
 from fedapp.errors import ConfigError
 from fedapp.files import brief
 
@@ -31,11 +31,11 @@ class Given:
 
 def given_data(config: RunConfig) -> Given:
     """Return the data that the config's data set names; a process asks the user's function once."""
-    return _given_data(config, identities())
+    return _given_data(config, times_given())
 
 
 @lru_cache(maxsize=1)
-def _given_data(config: RunConfig, objects: tuple[int, ...]) -> Given:
+def _given_data(config: RunConfig, times: int) -> Given:
     name = config.dataset
     found: Any = find_object("dataset", name)
     if callable(found):

@@ -52,19 +52,29 @@ def without_samples(facts: Facts | None) -> ImageData:
 def load_shard(shard: Shard, config: RunConfig) -> tuple[ImageData, Partition]:
     """Load a node's data and divide its training samples among its clients."""
     name = config.dataset
-    if not Path(shard.data_dir).expanduser().is_absolute():
-        raise ConfigError(f"A node's data-dir = {shard.data_dir!r} should be a full path.")
-    directory = existing_directory("The node's data-dir", shard.data_dir) / name
+    directory = own_directory(shard) / name
     data = load_source(name, parquet_source(name, directory, "train"))
     if shard.facts:
         data = _fitted(data, shard.facts, directory)
-    samples, clients = len(data.train_labels), len(shard.clients)
-    if samples < clients:
+    samples = len(data.train_labels)
+    demand_samples(samples, shard, str(directory))
+    return data, deal(samples, shard.clients, config, "shard")
+
+
+def own_directory(shard: Shard) -> Path:
+    """Return the directory of a node's own data, or say what is wrong with it."""
+    if not Path(shard.data_dir).expanduser().is_absolute():
+        raise ConfigError(f"A node's data-dir = {shard.data_dir!r} should be a full path.")
+    return existing_directory("The node's data-dir", shard.data_dir)
+
+
+def demand_samples(samples: int, shard: Shard, where: str) -> None:
+    """Raise ConfigError if a node has fewer training samples than clients."""
+    if samples < (clients := len(shard.clients)):
         raise ConfigError(
-            f"{directory} holds {samples} samples for the {clients} clients of this node: give it more "
+            f"{where} holds {samples} samples for the {clients} clients of this node: give it more "
             "samples, or the run more nodes."
         )
-    return data, deal(samples, shard.clients, config, "shard")
 
 
 def held_out_of(data: ImageData, shard: Shard, config: RunConfig) -> Partition | None:

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fedapp.doors import identities, is_outside
+from fedapp.doors import is_outside, times_given
 from fedapp.errors import ConfigError
 from fedapp.problems.kinds import KINDS, Kind, find_kind, kind_of, subject
 
@@ -74,7 +74,7 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Federate
         relevant = config
     else:
         relevant = type(config)(**values, clients_per_round=1)
-    return _make_problem(relevant, shard, identities())
+    return _make_problem(relevant, shard, times_given())
 
 
 def rehearse(
@@ -91,7 +91,5 @@ def rehearse(
 
 
 @lru_cache(maxsize=1)
-def _make_problem(
-    config: "RunConfig", shard: "Shard | None", objects: tuple[int, ...]
-) -> "FederatedProblem":
+def _make_problem(config: "RunConfig", shard: "Shard | None", times: int) -> "FederatedProblem":
     return kind_of(config).make(config, shard)

@@ -90,12 +90,6 @@ def _make_outside(config: "RunConfig", shard: "Shard | None") -> "FederatedProbl
     return outside_problem(config)
 
 
-def _outline_outside(config: "RunConfig") -> "Outline":
-    from fedapp.problems.outside import outline
-
-    return outline(config)
-
-
 def _images(config: "RunConfig") -> "Divisible":
     from fedapp.data import configured_images
 
@@ -252,7 +246,7 @@ INFERRED = Kind(  # of a user's data set, which decides what is trained
 OUTSIDE = Kind(  # a user's own
     name="problem",
     make=_make_outside,
-    outline=_outline_outside,
+    outline=_outline_made,
     metrics=lambda config: ("test_loss", *(["objective"] if config.eval_train else [])),
     tables={},
     uses_model=False,

@@ -10,7 +10,6 @@ from fedapp.doors import call_with, find_object, user_code
 from fedapp.errors import ConfigError
 from fedapp.models.outside import checked
 from fedapp.problems.network import NetworkProblem
-from fedapp.problems.outline import Outline, outline_of
 from fedapp.problems.problem import Batch, Data, Problem
 from fedapp.problems.protocols import FederatedProblem
 
@@ -32,11 +31,6 @@ def outside_problem(config: RunConfig) -> FederatedProblem:
     raise ConfigError(
         f"problem = {name!r} gives {type(found).__name__}: return a class derived from fedapp.Problem."
     )
-
-
-def outline(config: RunConfig) -> Outline:
-    """Return the size of the problem; it is made for that, since nothing else knows its size."""
-    return outline_of(outside_problem(config), config.dtype)
 
 
 class _Guarded(Problem):
