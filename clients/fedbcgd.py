@@ -23,8 +23,8 @@ class BlockClient(Client):
         layout = self.objective.layout
         division = divide(layout, self.options.blocks)
         self.parts = (division.blocks[int(block)], division.shared)
-        sizes = tuple(size for part in self.parts for size in layout.tensors_within(part))
-        self.uplink = self.uplink.for_tensors(sizes)
+        pieces = tuple(piece for part in self.parts for piece in layout.pieces_within(part))
+        self.uplink = self.uplink.for_pieces(pieces)
 
     def of(self, vector: Tensor) -> Tensor:
         """Return the client's parts of a vector."""

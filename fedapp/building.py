@@ -20,7 +20,7 @@ from fedapp.problems.outline import server_shard
 from fedapp.problems.protocols import Start
 from fedapp.registry import find_algorithm, find_compressor
 from fedapp.strategy import FederatedStrategy
-from fedapp.traffic import Sizes
+from fedapp.traffic import Pieces
 
 
 def check(config: RunConfig, problem: Start) -> None:
@@ -64,7 +64,7 @@ def check(config: RunConfig, problem: Start) -> None:
     aggregation.check(config, mean_rule)
     _, buffers = problem.initial()
     server_privacy(config).demand(mean_rule, buffers.size)
-    compressor = find_compressor(config, problem.layout.tensors)
+    compressor = find_compressor(config, problem.layout.pieces)
     algorithm.needs.check(config, algorithm.strategy.__name__, compressor)
     algorithm.check(config)
 
@@ -93,7 +93,7 @@ def make_strategy(
         algorithm,
         config,
         *problem.initial(),
-        compressor=find_compressor(config, problem.layout.tensors),
+        compressor=find_compressor(config, problem.layout.pieces),
         layout=problem.layout,
         facts=problem.facts,
         place=place or Place(f"run-{uuid4().hex[:8]}", config.state_dir),
@@ -115,11 +115,11 @@ def warnings(strategy: FederatedStrategy[Any]) -> list[str]:
     return said + strategy.privacy.warnings()
 
 
-def _first_cohort(strategy: FederatedStrategy[Any]) -> list[Sizes]:
-    """Return the sizes of what each client of a round sends."""
+def _first_cohort(strategy: FederatedStrategy[Any]) -> list[Pieces]:
+    """Return what each client of a round sends."""
     clients = range(strategy.config.clients_per_round)
     strategy.on_cohort(clients, 1, 0)
-    return [strategy.sent_tensors(client) for client in clients]
+    return [strategy.sent_pieces(client) for client in clients]
 
 
 def what_is_sent(strategy: FederatedStrategy[Any]) -> str:
@@ -144,7 +144,7 @@ def _what_evaluation_sends(config: RunConfig) -> list[str]:
 def expected_bytes(strategy: FederatedStrategy[Any]) -> tuple[float, float]:
     """Return about what a round's clients send and receive; for what is compressed, its nominal bits."""
     cohort = _first_cohort(strategy)
-    up = sum(strategy.upload.nominal_bits(sizes) / 8 for sizes in cohort)
+    up = sum(strategy.upload.nominal_bits(pieces) / 8 for pieces in cohort)
     down = sum(vector.nbytes for vector in strategy.broadcast().values())
     down += strategy.delivers * strategy.x.nbytes
     buffers = len(cohort) * strategy.buffers.nbytes

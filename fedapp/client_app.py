@@ -305,7 +305,7 @@ class _Round:
     @cached_property
     def compressor(self) -> Compressor | None:
         """What the clients compress with."""
-        return find_compressor(self.config, self.problem.layout.tensors)
+        return find_compressor(self.config, self.problem.layout.pieces)
 
     @cached_property
     def options(self) -> Table:

@@ -11,6 +11,7 @@ from fedapp.compression import COMPRESSORS, Compressor, compressor_type
 from fedapp.config import RunConfig
 from fedapp.doors import find_object, is_outside, times_given
 from fedapp.errors import ConfigError
+from fedapp.models.layout import Piece
 from fedapp.names import did_you_mean
 
 
@@ -48,15 +49,15 @@ def keeps_state(config: RunConfig) -> bool:
     return find_algorithm(config.algorithm).keeps_state(config)
 
 
-def find_compressor(config: RunConfig, tensors: tuple[int, ...]) -> Compressor | None:
+def find_compressor(config: RunConfig, pieces: tuple[Piece, ...]) -> Compressor | None:
     """Return what clients compress a vector of these tensors with; None if they do not compress."""
-    return _find_compressor(config, tensors, times_given())
+    return _find_compressor(config, pieces, times_given())
 
 
 @lru_cache(maxsize=8)
-def _find_compressor(config: RunConfig, tensors: tuple[int, ...], times: int) -> Compressor | None:
+def _find_compressor(config: RunConfig, pieces: tuple[Piece, ...], times: int) -> Compressor | None:
     name = config.compressor or find_algorithm(config.algorithm).compressor
     if name == "none":
         return None
     settings = {other: config.table(kind) for other, kind in COMPRESSORS.items()}
-    return config.table(compressor_type(name)).complete(settings).for_tensors(tensors)
+    return config.table(compressor_type(name)).complete(settings).for_pieces(pieces)

@@ -32,7 +32,7 @@ from fedapp.hosting import Hosting
 from fedapp.ledger import Place, StateLedger, part_of
 from fedapp.lengths import UpdateLengths
 from fedapp.models.frozen import FrozenPart
-from fedapp.models.layout import Layout
+from fedapp.models.layout import Layout, Piece
 from fedapp.privacy import server_privacy
 from fedapp.problems.protocols import Vector
 from fedapp.randomness import sample_cohort
@@ -114,9 +114,9 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
     def on_cohort(self, clients: Sequence[int], round_: int, attempt: int) -> None:
         """Prepare for a cohort; called once it is sampled, before messages are built."""
 
-    def sent_tensors(self, client: int) -> tuple[int, ...]:
-        """Return the sizes of the tensors of each vector that a client sends: the whole model's."""
-        return self.layout.tensors
+    def sent_pieces(self, client: int) -> tuple[Piece, ...]:
+        """Return the tensors of each vector that a client sends: the whole model's."""
+        return self.layout.pieces
 
     @abstractmethod
     def aggregate(self, updates: Sequence[Update]) -> None:
@@ -180,14 +180,14 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord]:
         """Check the replies and apply the updates, if there are at least `min_clients`."""
-        reply = self._exchange.read(replies, lambda c: self.upload.spec(self.sent_tensors(c)))
+        reply = self._exchange.read(replies, lambda c: self.upload.spec(self.sent_pieces(c)))
         updates, refused = self.admission.admit(reply.updates, self.x)
         refusals = sorted(reply.refusals + refused, key=lambda refusal: refusal.client)
         if self.attendance:
             self.attendance.failed(refusal.client for refusal in refusals)
         self.failures.log(refusals, self.hosting.node_of)
         self.frozen.note(refusals, self.hosting.node_of)
-        nominal = sum(self.upload.nominal_bits(self.sent_tensors(u.client)) for u in updates)
+        nominal = sum(self.upload.nominal_bits(self.sent_pieces(u.client)) for u in updates)
         metrics = MetricRecord(
             {
                 "clients": len(updates),

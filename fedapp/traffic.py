@@ -16,11 +16,12 @@ import numpy as np
 from fedapp import wire
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
+from fedapp.models.layout import Piece
 from fedapp.randomness import generator
 
 BITS_PER_NUMBER = 32
 SHIFT = EXPONENTIAL = 0.5
-Sizes = tuple[int, ...]  # of the tensors of a vector
+Pieces = tuple[Piece, ...]  # that a vector is made of
 
 
 @dataclass(frozen=True)
@@ -33,23 +34,23 @@ class Upload:
     buffers: tuple[np.dtype[Any], wire.Shape]
 
     @lru_cache(maxsize=64)  # noqa: B019 - strategies are few, and live as long as their run
-    def spec(self, sizes: Sizes) -> wire.Spec:
-        """Return what the server expects of vectors that are made of tensors of these sizes."""
-        count, codec = sum(sizes), self._codec(sizes)
+    def spec(self, pieces: Pieces) -> wire.Spec:
+        """Return what the server expects of vectors that are made of these tensors."""
+        count, codec = _count(pieces), self._codec(pieces)
         sent = wire.Compressed(codec, count, self.dtype) if codec else (self.dtype, (count,))
         return {**dict.fromkeys(self.names, sent), "buffers": self.buffers}
 
-    def nominal_bits(self, sizes: Sizes) -> int:
+    def nominal_bits(self, pieces: Pieces) -> int:
         """Return the bits of the vectors as the papers count them."""
-        count, codec = sum(sizes), self._codec(sizes)
+        count, codec = _count(pieces), self._codec(pieces)
         vector = codec.nominal_bits(count) if codec else 8 * self.dtype.itemsize * count
         return len(self.names) * int(vector)
 
-    def in_words(self, cohort: Sequence[Sizes], beside: str) -> str:
-        """Say what leaves a node; `cohort` has the sizes of each client of a round."""
-        counts = sorted({sum(sizes) for sizes in cohort})
+    def in_words(self, cohort: Sequence[Pieces], beside: str) -> str:
+        """Say what leaves a node; `cohort` has what each client of a round sends."""
+        counts = sorted({_count(pieces) for pieces in cohort})
         numbers = " to ".join(f"{count:,}" for count in (counts[0], counts[-1])[: len(counts)])
-        bits = max(self.nominal_bits(sizes) for sizes in cohort) // len(self.names)
+        bits = max(self.nominal_bits(pieces) for pieces in cohort) // len(self.names)
         how = f"compressed by {self.compressor.name}, " if self.compressor else ""
         sent = [f"{name} ({numbers} numbers, {how}{human_bytes(bits / 8)})" for name in self.names]
         dtype, (size,) = self.buffers
@@ -57,8 +58,12 @@ class Upload:
             sent.append(f"buffers ({size:,} numbers, {human_bytes(size * dtype.itemsize)})")
         return f"A client sends {', '.join(sent)}, {beside}; raw data never leave a node."
 
-    def _codec(self, sizes: Sizes) -> Compressor | None:
-        return self.compressor.for_tensors(sizes) if self.compressor else None
+    def _codec(self, pieces: Pieces) -> Compressor | None:
+        return self.compressor.for_pieces(pieces) if self.compressor else None
+
+
+def _count(pieces: Pieces) -> int:
+    return sum(piece.size for piece in pieces)
 
 
 def round_costs(

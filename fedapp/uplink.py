@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
+from fedapp.models.layout import Piece
 from fedapp.privacy import NodePrivacy
 from fedapp.randomness import generator
 from fedapp.wire import Arrays
@@ -49,7 +50,7 @@ class Uplink:
             self.state[error] = vector - sent
         return sent
 
-    def for_tensors(self, sizes: tuple[int, ...]) -> "Uplink":
+    def for_pieces(self, pieces: tuple[Piece, ...]) -> "Uplink":
         """Return an uplink for vectors that are made of other tensors."""
-        compressor = self.compressor.for_tensors(sizes) if self.compressor else None
+        compressor = self.compressor.for_pieces(pieces) if self.compressor else None
         return Uplink(self.config, self.round, self.client, self.state, compressor, self.privacy)

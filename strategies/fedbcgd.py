@@ -16,7 +16,7 @@ from pydantic import Field
 from clients.fedbcgd import FedBCGDClient, FedBCGDPlusClient
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.config import RunConfig
-from fedapp.models.layout import Layout, divide
+from fedapp.models.layout import Layout, Piece, divide
 from fedapp.problems.protocols import Vector
 from fedapp.randomness import generator
 from fedapp.strategy import FederatedStrategy
@@ -60,10 +60,10 @@ class FedBCGD(FederatedStrategy[Options]):
         """Tell a client its block."""
         return {"block": np.array([self.group[client]])}
 
-    def sent_tensors(self, client: int) -> tuple[int, ...]:
-        """Return the sizes of what a client uploads: its block, then the shared one."""
+    def sent_pieces(self, client: int) -> tuple[Piece, ...]:
+        """Return what a client uploads: its block, then the shared one."""
         parts = (self.division.blocks[self.group[client]], self.division.shared)
-        return tuple(size for part in parts for size in self.layout.tensors_within(part))
+        return tuple(piece for part in parts for piece in self.layout.pieces_within(part))
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along each block's mean with momentum; a block that nobody uploaded stays where it is."""

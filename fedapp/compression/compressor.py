@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedapp.compression.cells import chunks
 from fedapp.compression.payload import NotFiniteError, Reader, seal, unseal
+from fedapp.models.layout import Piece
 from fedapp.randomness import Generator
 from fedapp.tables import Table
 
@@ -55,6 +56,10 @@ class Compressor(Table, ABC):
     def for_tensors(self, sizes: tuple[int, ...]) -> "Compressor":
         """Return the same for a vector that is made of other tensors."""
         return self
+
+    def for_pieces(self, pieces: tuple[Piece, ...]) -> "Compressor":
+        """Return the same for a vector that is made of other tensors, whose rows are known, too."""
+        return self.for_tensors(tuple(piece.size for piece in pieces))
 
     def _seal(self, size: int, parts: Parts) -> bytes:
         return seal(self.codec, size, self.write(*parts), self.key)

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Self
+from typing import NamedTuple, Self
+
+
+class Piece(NamedTuple):
+    """A tensor, or a part of one, in a vector: how many numbers it has, and how many of them are a row."""
+
+    size: int
+    columns: int
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,8 @@ class Layout:
     has_levels: bool = (
         False  # methods may look into the network: at its representation, head and levels
     )
+    # Length of a row of each tensor, as a matrix with a row for every output; (): each tensor is one row.
+    columns: tuple[int, ...] = ()
 
     @classmethod
     def single(cls, size: int) -> Self:
@@ -34,15 +43,20 @@ class Layout:
         """The length of the vector."""
         return sum(self.tensors)
 
-    def tensors_within(self, part: slice) -> tuple[int, ...]:
-        """Return the sizes of the tensors, or parts of tensors, in a part of the vector."""
-        sizes, start = [], 0
-        for size in self.tensors:
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The tensors, with the lengths of their rows."""
+        return tuple(map(Piece, self.tensors, self.columns or self.tensors))
+
+    def pieces_within(self, part: slice) -> tuple[Piece, ...]:
+        """Return the tensors, or parts of tensors, in a part of the vector."""
+        pieces, start = [], 0
+        for size, columns in self.pieces:
             overlap = min(part.stop, start + size) - max(part.start, start)
             if overlap > 0:
-                sizes.append(overlap)
+                pieces.append(Piece(overlap, min(columns, overlap)))
             start += size
-        return tuple(sizes)
+        return tuple(pieces)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The networks. Each is a sequence of blocks, whose output is the representation, and a head."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,10 +219,17 @@ def layout_of(network: nn.Module, model: str = "") -> Layout:
             if isinstance(module, nn.Conv2d | nn.Linear) or not layers:
                 layers.append(0)
             layers[-1] += own
-    tensors = tuple(p.numel() for p in network.parameters() if p.requires_grad)
+    trained = [p for p in network.parameters() if p.requires_grad]
+    tensors = tuple(p.numel() for p in trained)
     whole = all(p.requires_grad for p in network.parameters())  # tables of blocks are for that
     kept = tuple(size for size in layers if size)
-    return Layout(tensors, kept, head, model if whole else "", _variances(network), True)
+    name, variances = model if whole else "", _variances(network)
+    return Layout(tensors, kept, head, name, variances, True, _columns(trained))
+
+
+def _columns(parameters: Sequence[nn.Parameter]) -> tuple[int, ...]:
+    """Return how long a row of each tensor is, as a matrix with a row for every output; a vector is one row."""
+    return tuple(p.numel() // (len(p) if p.ndim > 1 else 1) for p in parameters)
 
 
 def _trained_size(module: nn.Module, recurse: bool = True) -> int:
@@ -258,7 +265,8 @@ def _layout_of_any(network: nn.Module, model: str) -> Layout:
     is_head = inside and isinstance(last, nn.Linear)
     head = layers.pop() if is_head and len(layers) > 1 else 0
     tensors = tuple(p.numel() for p in trained)
-    return Layout(tensors, tuple(layers), head, model, _variances(network), _has_levels(network))
+    levels, columns = _has_levels(network), _columns(trained)
+    return Layout(tensors, tuple(layers), head, model, _variances(network), levels, columns)
 
 
 def _has_levels(network: nn.Module) -> bool:

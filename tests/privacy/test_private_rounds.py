@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from fedapp import client_app
 from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
+from fedapp.models.layout import Layout
 from fedapp.privacy import ServerNoise
 from fedapp.privacy.noise import clipped_mean, private_update
 from fedapp.problems import make_problem
@@ -95,7 +96,7 @@ def test_a_client_compresses_what_has_noise_already(
     keys |= {"error_feedback": feedback, "clients_per_round": 8, "num_rounds": 2}
     run_inline(**keys)
     config = config_of(**keys)
-    codec = find_compressor(config, (200,))
+    codec = find_compressor(config, Layout.single(200).pieces)
     assert codec
     errors: dict[int, NDArray[Any]] = dict.fromkeys(range(8), np.zeros(200))
     for round_, updates in enumerate(received, 1):

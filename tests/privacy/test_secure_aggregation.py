@@ -50,7 +50,10 @@ def test_the_table_is_right_about_sums(name: str) -> None:
             strategy.on_cohort(range(8), round_, 0)
         group = getattr(one, "group", dict.fromkeys(range(8), 0))
         vectors = [
-            {n: rng.normal(size=sum(one.sent_tensors(c))) for n in one.algorithm.client.sends}
+            {
+                n: rng.normal(size=sum(p.size for p in one.sent_pieces(c)))
+                for n in one.algorithm.client.sends
+            }
             for c in range(8)
         ]
         means = [

@@ -254,7 +254,7 @@ def test_the_shift_step_of_diana_is_known_to_both_sides() -> None:
         kebab({"algorithm": "diana", "local_steps": 1, "dataset": "quadratic"})
     )
     problem = make_problem(config)
-    compressor = find_compressor(config, problem.layout.tensors)
+    compressor = find_compressor(config, problem.layout.pieces)
     assert compressor is not None
     strategy: Any = make_strategy(config, problem)
     assert strategy.alpha == 1 / (1 + compressor.variance(30)) == 1 / (1 + 30 / 16**2)
