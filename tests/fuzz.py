@@ -45,6 +45,7 @@ CODECS = [
     make_compressor("topk", ratio=0.3),
     make_compressor("topk", ratio=0.5, values=QSGD),
     make_compressor("randk", ratio=0.5, values=make_compressor("uniform", bits=4)),
+    make_compressor("contextual", step=0.1),
 ]
 FLOAT32 = np.dtype(np.float32)
 NOTHING = np.zeros(0, np.float32)

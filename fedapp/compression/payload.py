@@ -64,6 +64,10 @@ class Reader:
     def __init__(self, data: memoryview) -> None:
         self._data = data
 
+    def __len__(self) -> int:
+        """Return how many bytes are left."""
+        return len(self._data)
+
     def bytes(self, count: int) -> memoryview:
         """Take `count` bytes."""
         if count > len(self._data):

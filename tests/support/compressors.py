@@ -33,6 +33,10 @@ COMPRESSORS = [
     make_compressor("randk", ratio=0.4, values=QSGD8),
     make_compressor("randk", ratio=0.2, values=make_compressor("uniform", bits=8)),
     make_compressor("topk", ratio=0.5, values=make_compressor("randk", ratio=0.5)),
+    make_compressor("contextual"),
+    make_compressor("contextual", step=0.05),
+    make_compressor("contextual", nmse=0.1),
+    make_compressor("contextual", max_bytes=100),
 ]
 
 every_compressor = pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)

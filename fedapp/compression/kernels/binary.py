@@ -1,0 +1,158 @@
+"""Binary arithmetic coding with chances that adapt, and the mixing of several of them.
+
+Everything that the receiver repeats is computed in whole numbers, so that it is the same on every machine. A chance is
+that of a 1, in 2^16ths. A table of chances has entries chance * 2^8 + how often the entry was used, up to `STEADY`: a new
+entry adapts quickly. Chances are mixed as in Mahoney's PAQ: logits are added with weights, which learn.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.compression.kernels.compiling import compiled
+
+Words = NDArray[np.uint16]
+Table = NDArray[np.int32]
+Weights = NDArray[np.int64]
+Int = Any  # a whole number, of numba's type
+
+U = np.uint64
+ONE = 1 << 16  # a chance of 1
+EVEN = ONE // 2
+STEADY = 60  # uses after which an entry adapts no slower
+LEAST = 32  # chance that an entry keeps
+UNUSED = EVEN << 8  # a new entry
+
+LARGEST = 2047  # logit, in 170ths
+LOGITS_PER_UNIT = 170
+# The logit of a chance, by its upper twelve bits; the chance of a logit; the speed of an entry, by its uses.
+LOGIT = np.rint(
+    LOGITS_PER_UNIT * np.log((np.arange(4096) + 0.5) / (4096 - np.arange(4096) - 0.5))
+).astype(np.int16)
+CHANCE = (
+    np.rint(ONE / (1 + np.exp(-np.arange(-LARGEST, LARGEST + 1) / LOGITS_PER_UNIT)))
+    .clip(16, ONE - 16)
+    .astype(np.int32)
+)
+SPEED = np.array([2 * ONE // (2 * uses + 3) for uses in range(STEADY + 1)])
+FIRST_WEIGHT = 26000  # in 2^16ths
+HIGHEST_WEIGHT = 1 << 20
+
+FULL = (1 << 48) - 1  # a coder's interval at its start
+NARROW = 1 << 32  # below it, 16 bits are written
+LONGEST = 20  # words that one number takes at most
+
+
+@compiled
+def coded(
+    decode: bool, bit: Int, chance: Int, low: Any, span: Any, words: Words, at: Int
+) -> tuple[Int, Any, Any, Int]:
+    """Code one bit, whose chance to be 1 is given; return it, and the coder.
+
+    An encoder's interval begins at `low` and is `span` wide; a decoder's `low` is how far into its interval it is.
+    """
+    bound = (span >> U(16)) * U(chance)
+    if decode:
+        bit = 1 if low < bound else 0
+        if bit:
+            span = bound
+        else:
+            low -= bound
+            span -= bound
+        if span < U(NARROW):
+            low = (low << U(16)) | U(words[at] if at < words.size else 0)
+            span <<= U(16)
+            at += 1
+    else:
+        if bit:
+            span = bound
+        else:
+            low += bound
+            span -= bound
+        if span < U(NARROW):
+            low = carried(low, words, at)
+            words[at] = np.uint16(low >> U(32))
+            low = (low & U(0xFFFFFFFF)) << U(16)
+            span <<= U(16)
+            at += 1
+    return bit, low, span, at
+
+
+@compiled
+def carried(low: Any, words: Words, at: Int) -> Any:
+    """Add an overflow of `low` to the words before it."""
+    if low >> U(48):
+        before = at - 1
+        while True:
+            words[before] += np.uint16(1)
+            if words[before] != 0:
+                break
+            before -= 1
+        low &= U(FULL)
+    return low
+
+
+@compiled
+def started(decode: bool, words: Words) -> tuple[Any, Any, Int]:
+    """Return the coder before the first bit."""
+    low, at = U(0), 0
+    if decode:
+        for at in range(3):
+            low = (low << U(16)) | U(words[at] if at < words.size else 0)
+        at = 3
+    return low, U(FULL), at
+
+
+@compiled
+def ended(low: Any, span: Any, words: Words, at: Int) -> Int:
+    """Write the shortest end, behind which a decoder reads zeros; return how many words there are."""
+    for bits in range(47, -1, -1):
+        number = ((low + span - U(1)) >> U(bits)) << U(bits)
+        if number >= low:
+            low = number
+            break
+    low = carried(low, words, at)
+    for bits in (32, 16, 0):
+        words[at] = np.uint16((low >> U(bits)) & U(0xFFFF))
+        at += 1
+    while at > 0 and words[at - 1] == 0:
+        at -= 1
+    return at
+
+
+@compiled
+def adapt(table: Table, i: Int, bit: Int) -> None:
+    """Move an entry towards the bit that came."""
+    chance: Int = np.int64(table[i] >> 8)
+    uses = table[i] & 255
+    chance += (((bit << 16) - chance) * SPEED[uses]) >> 16
+    chance = min(max(chance, LEAST), ONE - LEAST)
+    table[i] = (chance << 8) | (uses + 1 if uses < STEADY else uses)
+
+
+@compiled
+def logit(table: Table, i: Int) -> Int:
+    """Return the logit of an entry."""
+    return np.int64(LOGIT[table[i] >> 12])
+
+
+@compiled
+def mixed(weights: Weights, j: Int, a: Int, b: Int, c: Int) -> Int:
+    """Return the chance that three logits give with the weights j, j + 1, j + 2."""
+    total = (weights[j] * a + weights[j + 1] * b + weights[j + 2] * c) >> 16
+    return np.int64(CHANCE[min(max(total, -LARGEST), LARGEST) + LARGEST])
+
+
+@compiled
+def learn(weights: Weights, j: Int, a: Int, b: Int, c: Int, error: Int) -> None:
+    """Move weights so that the mixed chance would have been closer to the bit; `error` is the bit less the chance."""
+    weights[j] = bounded(weights[j] + ((a * error + EVEN) >> 16))
+    weights[j + 1] = bounded(weights[j + 1] + ((b * error + EVEN) >> 16))
+    weights[j + 2] = bounded(weights[j + 2] + ((c * error + EVEN) >> 16))
+
+
+@compiled
+def bounded(weight: Int) -> Int:
+    """Keep a weight in its range."""
+    return min(max(weight, -HIGHEST_WEIGHT), HIGHEST_WEIGHT)
