@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedapp.compression.kernels.compiling import compiled
 
 Words = NDArray[np.uint16]
-Table = NDArray[np.int32]
+Table = NDArray[np.uint32]
 Weights = NDArray[np.int64]
 Int = Any  # a whole number, of numba's type
 
@@ -124,24 +124,25 @@ def ended(low: Any, span: Any, words: Words, at: Int) -> Int:
 @compiled
 def adapt(table: Table, i: Int, bit: Int) -> None:
     """Move an entry towards the bit that came."""
-    chance: Int = np.int64(table[i] >> 8)
-    uses = table[i] & 255
+    entry = table[U(i)]
+    chance: Int = np.int64(entry >> 8)
+    uses = entry & 255
     chance += (((bit << 16) - chance) * SPEED[uses]) >> 16
     chance = min(max(chance, LEAST), ONE - LEAST)
-    table[i] = (chance << 8) | (uses + 1 if uses < STEADY else uses)
+    table[U(i)] = (chance << 8) | np.int64(uses + 1 if uses < STEADY else uses)
 
 
 @compiled
 def logit(table: Table, i: Int) -> Int:
     """Return the logit of an entry."""
-    return np.int64(LOGIT[table[i] >> 12])
+    return np.int64(LOGIT[table[U(i)] >> 12])
 
 
 @compiled
 def mixed(weights: Weights, j: Int, a: Int, b: Int, c: Int) -> Int:
     """Return the chance that three logits give with the weights j, j + 1, j + 2."""
     total = (weights[j] * a + weights[j + 1] * b + weights[j + 2] * c) >> 16
-    return np.int64(CHANCE[min(max(total, -LARGEST), LARGEST) + LARGEST])
+    return np.int64(CHANCE[U(min(max(total, -LARGEST), LARGEST) + LARGEST)])
 
 
 @compiled

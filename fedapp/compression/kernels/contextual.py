@@ -23,6 +23,7 @@ from fedapp.compression.kernels.binary import (
     STEADY,
     UNUSED,
     Int,
+    U,
     Words,
     adapt,
     coded,
@@ -54,6 +55,7 @@ def _levels() -> NDArray[np.uint8]:
 
 
 LEVEL = _levels()  # 0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, ...
+AROUND = np.minimum(LEVEL[:97], NEIGHBOURS - 1).astype(np.int64)
 BITS = -np.log2((np.arange(1024) + 0.5) / 1024).astype(
     np.float32
 )  # of a bit, by the upper ten bits of its chance
@@ -62,7 +64,7 @@ BITS = -np.log2((np.arange(1024) + 0.5) / 1024).astype(
 @compiled
 def level(number: Int) -> Int:
     """Return the level of a number that is not negative."""
-    return np.int64(LEVEL[number]) if number < LEVEL.size else SIZES - 1
+    return np.int64(LEVEL[U(number)]) if number < LEVEL.size else SIZES - 1
 
 
 @compiled
@@ -100,17 +102,17 @@ def code(
 ) -> tuple[Words, Int]:
     """Choose and encode whole numbers, or decode them; return the words and how many there are, or were read."""
     # Tables of chances, three for each question, and weights to mix them.
-    near = np.full(NEIGHBOURS * SIZES, UNUSED, np.int32)
-    cross = np.full(SIZES * SIZES, UNUSED, np.int32)
-    trendy = np.full(SIZES * SIZES, UNUSED, np.int32)
+    near = np.full(NEIGHBOURS * SIZES, UNUSED, np.uint32)
+    cross = np.full(SIZES * SIZES, UNUSED, np.uint32)
+    trendy = np.full(SIZES * SIZES, UNUSED, np.uint32)
     weights = np.full(3 * SIZES, FIRST_WEIGHT, np.int64)
-    agreeing = np.full(3 * SIGNS, UNUSED, np.int32)
-    beside = np.full(9 * SIZES, UNUSED, np.int32)
-    leaning = np.full(3 * SIZES, UNUSED, np.int32)
+    agreeing = np.full(3 * SIGNS, UNUSED, np.uint32)
+    beside = np.full(9 * SIZES, UNUSED, np.uint32)
+    leaning = np.full(3 * SIZES, UNUSED, np.uint32)
     sign_weights = np.full(3, FIRST_WEIGHT, np.int64)
-    more = np.full(UNARY * SIZES, UNUSED, np.int32)
-    more_near = np.full(UNARY * NEIGHBOURS, UNUSED, np.int32)
-    more_column = np.full(UNARY * SIZES, UNUSED, np.int32)
+    more = np.full(UNARY * SIZES, UNUSED, np.uint32)
+    more_near = np.full(UNARY * NEIGHBOURS, UNUSED, np.uint32)
+    more_column = np.full(UNARY * SIZES, UNUSED, np.uint32)
     more_weights = np.full(3 * UNARY, FIRST_WEIGHT, np.int64)
 
     low, span, at = started(decode, words)
@@ -131,32 +133,32 @@ def code(
             tensor_mean = ((tensor_sum << 12) + 2048) // (tensor_count + 1)
             prior = 8 * tensor_mean + 256
             speed = SPEED[min(number, STEADY)]
-            row_sum = row_expected = row_level = followed = lean = left = left2 = 0
+            share = (64 << 16) // (number + 1)  # a trend that all rows follow is 64
+            row_sum = row_expected = row_level = followed = lean = left = left2 = up2 = 0
+            up1 = abs(above[1])
             factor = 256
             for c in range(last):
                 if c & 7 == 0:  # divisions take time
                     factor = min((((row_sum << 12) + prior) << 8) // (row_expected + prior), ONE)
                     row_level = level((((row_sum << 12) + 4 * tensor_mean) // (c + 4)) >> 4)
                 column_mean = mean[c] if number else tensor_mean
-                column_level = level(column_mean >> 4)
                 expected = level((column_mean * factor) >> 11)
-                around = (
-                    2 * left + left2 + abs(above[c]) + 2 * abs(above[c + 1]) + abs(above[c + 2])
-                )
-                around = min(level(around), NEIGHBOURS - 1)
+                up = abs(above[c + 2])
+                around = AROUND[U(min(2 * left + left2 + up2 + 2 * up1 + up, AROUND.size - 1))]
+                up2, up1 = up1, up
 
                 # Is it 0?
                 i = around * SIZES + expected
-                chance = np.int64(near[i] >> 8)
+                chance = np.int64(near[U(i)] >> 8)
                 unsure = chance > SURE
                 if unsure:
-                    i2 = column_level * SIZES + row_level
-                    i3 = level((abs(trend[c]) << 6) // (number + 1)) * SIZES + expected
+                    i2 = level(column_mean >> 4) * SIZES + row_level
+                    i3 = level((abs(trend[c]) * share) >> 16) * SIZES + expected
                     a, b, d = logit(near, i), logit(cross, i2), logit(trendy, i3)
                     chance = mixed(weights, 3 * expected, a, b, d)
                 k = 0
                 if not decode:
-                    k = rounded(v[first + c], chance, more[expected] >> 8, price)
+                    k = rounded(v[first + c], chance, np.int64(more[expected] >> 8), price)
                     levels[first + c] = k
                 bit, low, span, at = coded(decode, 1 if k else 0, chance, low, span, words, at)
                 if unsure:
@@ -185,7 +187,7 @@ def code(
                     sign = -1 if bit else 1
 
                     # Is it larger than 1, 2, ...?
-                    magnitude = 1
+                    magnitude, column_level = 1, level(column_mean >> 4)
                     while magnitude < UNARY:
                         i = (magnitude - 1) * SIZES + expected
                         i2 = (magnitude - 1) * NEIGHBOURS + around
