@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from fedapp import client_app, received, server_app
+from fedapp import client_app, server_app
 from fedapp.building import expected_bytes, make_strategy, notes, warnings
 from fedapp.downlink import FIRST, GridDownlink
 from fedapp.engine import InlineGrid
@@ -21,7 +21,7 @@ from fedapp.problems import make_problem
 from fedapp.registry import ALGORITHMS
 from fedapp.rounds import run_rounds
 from fedapp.tables import Value
-from fedapp.wire import record_of
+from fedapp.wire import arrays_of, record_of
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.cases import LR, ROUNDS, TAU, N, config_for, oracle_inputs, trajectory
@@ -69,7 +69,7 @@ class Delivery:
     """D~ = C(D + e), e <- D + e - D~."""
 
     def __init__(self, kappa: float) -> None:
-        self.kappa, self.e = kappa, 0.0
+        self.kappa, self.e = kappa, np.zeros(1)
 
     def send(self, D: Vector) -> Vector:
         step = 2.0 ** np.floor(np.log2(self.kappa * np.sqrt((D**2).mean())))
@@ -352,8 +352,7 @@ def test_a_node_that_lost_its_model_says_so_and_is_sent_all_of_it(
 
 
 def test_fedcet_does_not_end_because_of_a_lost_model(tmp_path: Path) -> None:
-    keys: dict[str, Value] = {"algorithm": "fedcet", "clients_per_round": 6, "num_rounds": 3}
-    config, grid = meddling(tmp_path, **keys)
+    config, grid = meddling(tmp_path, algorithm="fedcet", clients_per_round=6, num_rounds=3)
 
     def lose(message: Message, round_: int) -> None:
         if round_ == 2 and not grid.whole[-1]:
@@ -398,7 +397,7 @@ def test_a_damaged_model_is_a_failure_that_says_so(
     def damage(message: Message, round_: int) -> None:
         shared: Any = message.content["shared"]
         if round_ == 2 and not grid.whole[-1]:
-            arrays = received.wire.arrays_of(shared)
+            arrays = arrays_of(shared)
             data = spoil(arrays["c.grid"].tobytes())
             arrays["c.grid"] = np.frombuffer(data, np.uint8)
             message.content["shared"] = record_of(arrays)
