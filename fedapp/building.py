@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from flwr.serverapp import Grid
 
-from fedapp import aggregation
+from fedapp import aggregation, downlink
 from fedapp.agreement import with_facts
 from fedapp.config import RunConfig
 from fedapp.doors import is_outside
@@ -63,7 +63,9 @@ def check(config: RunConfig, problem: Start) -> None:
     mean_rule = algorithm.strategy.rule_is_a_mean
     aggregation.check(config, mean_rule)
     _, buffers = problem.initial()
-    server_privacy(config).demand(mean_rule, buffers.size)
+    privacy = server_privacy(config)
+    privacy.demand(mean_rule, buffers.size)
+    downlink.check(config, privacy.hides_participants)
     compressor = find_compressor(config, problem.layout.pieces)
     algorithm.needs.check(config, algorithm.strategy.__name__, compressor)
     algorithm.check(config)
@@ -104,7 +106,8 @@ def make_strategy(
 def notes(strategy: FederatedStrategy[Any]) -> list[str]:
     """Return what a user should know before the first round."""
     said = strategy.algorithm.notes(strategy.config, strategy.layout)
-    return [*said, what_is_sent(strategy), *_what_evaluation_sends(strategy.config)]
+    said += [what_is_sent(strategy), *strategy.downlink.notes(strategy.broadcast())]
+    return said + _what_evaluation_sends(strategy.config)
 
 
 def warnings(strategy: FederatedStrategy[Any]) -> list[str]:
@@ -112,7 +115,7 @@ def warnings(strategy: FederatedStrategy[Any]) -> list[str]:
     size = strategy.x.size
     said = aggregation.advice(strategy.config)
     said += strategy.algorithm.warnings(strategy.config, strategy.compressor, size)
-    return said + strategy.privacy.warnings()
+    return said + strategy.downlink.warnings() + strategy.privacy.warnings()
 
 
 def _first_cohort(strategy: FederatedStrategy[Any]) -> list[Pieces]:
@@ -142,10 +145,10 @@ def _what_evaluation_sends(config: RunConfig) -> list[str]:
 
 
 def expected_bytes(strategy: FederatedStrategy[Any]) -> tuple[float, float]:
-    """Return about what a round's clients send and receive; for what is compressed, its nominal bits."""
+    """Return about what a round's clients send and receive: nominal bits up, and what is usual down on a grid."""
     cohort = _first_cohort(strategy)
     up = sum(strategy.upload.nominal_bits(pieces) / 8 for pieces in cohort)
-    down = sum(vector.nbytes for vector in strategy.broadcast().values())
-    down += strategy.delivers * strategy.x.nbytes
+    delivered = strategy.delivers * strategy.x.nbytes
+    down = strategy.downlink.expected_bytes(strategy.broadcast(), delivered)
     buffers = len(cohort) * strategy.buffers.nbytes
     return up + buffers, len(cohort) * down + buffers

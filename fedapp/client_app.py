@@ -32,6 +32,7 @@ from fedapp.privacy import budget, node_privacy
 from fedapp.problems import make_problem, rehearse
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.randomness import torch_seed
+from fedapp.received import ModelStore, ReceivedError, receive
 from fedapp.refusals import Reason, Refusal
 from fedapp.registry import find_algorithm, find_compressor, keeps_state
 from fedapp.state import (
@@ -118,11 +119,12 @@ def train(message: Message, context: Context) -> Message:
         hosted = hosted_clients(context.node_config, config.num_clients)
         problem = _current_problem(context, config, hosted, invitation)
         store = _store(config, context, invitation)
+        invitation = receive(invitation, problem.layout.size, ModelStore(store, context))
         round_ = _Round(invitation, config, algorithm, problem, store)
         privacy = node_privacy(config)
         privacy.demand(algorithm, problem)
         spent = privacy.charge(context, [c for c in invitation.accepted if c in hosted])
-    except (ConfigError, LacksFrozenError) as error:
+    except (ConfigError, LacksFrozenError, ReceivedError) as error:
         return _all_refused(message, invitation.accepted, error)
     for client in invitation.accepted:
         try:
@@ -174,15 +176,14 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _all_refused(
-    message: Message, clients: Iterable[int], error: ConfigError | LacksFrozenError
+    message: Message, clients: Iterable[int], error: ConfigError | LacksFrozenError | ReceivedError
 ) -> Message:
     """Return an answer that says why none of the clients did what they were asked."""
-    reason = Reason.FAILED
-    if isinstance(error, LacksFrozenError):
-        log.info("This node asks the server for the frozen parameters")
-        reason = Reason.LACKS_FROZEN
-    else:
+    reason = Reason.FAILED if isinstance(error, ConfigError) else error.reason
+    if reason is Reason.FAILED:
         log.error("%s%s", error, traceback_of(error))
+    else:
+        log.info("This node asks the server for what it lacks: %s", error)
     content = RecordDict()
     wire.add_refusals(content, [Refusal(client, reason, str(error)) for client in clients])
     return Message(content, reply_to=message)

@@ -103,6 +103,22 @@ class TimeKeys(Table):
     )
 
 
+class GridKeys(Table):
+    """The downlink on a grid."""
+
+    kappa: float = Field(
+        1.0,
+        gt=0,
+        le=1024,
+        description='downlink = "grid": step of the grid over how far the model moved in a round; above 2, exact methods may stall',
+    )
+    keep: int = Field(
+        16,
+        ge=1,
+        description="past models that the server keeps; a client that was away for longer receives the whole model",
+    )
+
+
 class OptimizerKeys(Table):
     """The clients' optimizer."""
 
@@ -219,6 +235,10 @@ class RunConfig(Table):
     )
     error_feedback: bool = Field(
         False, description="clients add what compression lost to their next update"
+    )
+    downlink: Literal["none", "grid"] = Field(
+        "none",
+        description='what clients receive: "none": as it is; "grid": rounded, as the entropy-coded difference to what they received last: see docs/downlink.md',
     )
     seed: int = Field(0, ge=0, description="of everything random")
 
@@ -376,6 +396,7 @@ class RunConfig(Table):
     )
 
     optimizer: OptimizerKeys = OptimizerKeys()
+    grid: GridKeys = GridKeys()
     time: TimeKeys = TimeKeys()
     dp: DpKeys = DpKeys()
     lora: LoraKeys = LoraKeys()

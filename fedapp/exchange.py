@@ -1,13 +1,14 @@
 """The messages of one attempt at a round, or of one evaluation, and which answers count."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.common.constant import SUPERLINK_NODE_ID
 
 from fedapp import wire
+from fedapp.downlink import Parcel
 from fedapp.refusals import Reason, Refusal
 from fedapp.wire import EvaluationRequest, Evaluations, Invitation, Reply, Spec
 
@@ -23,15 +24,15 @@ class Exchange:
         self,
         node: int,
         invitation: Invitation,
-        shared: ArrayRecord,
+        parcel: Parcel,
         timeout: float,
         frozen: ArrayRecord | None = None,
     ) -> Message:
         """Return the message that invites some of a node's clients; `frozen` is for a node that lacks it."""
-        content = wire.pack_invitation(invitation, shared)
+        invitation = replace(invitation, model=parcel.model, base=parcel.base)
+        content = wire.pack_invitation(invitation, parcel.shared)
         clients = list(invitation.accepted)
-        alone = wire.per_client_nbytes(content)
-        self.downlink_bytes += len(clients) * wire.nbytes(shared) + alone
+        self.downlink_bytes += parcel.nbytes + wire.per_client_nbytes(content)
         self._add_frozen(content, frozen)
         return self._message(node, content, "train", invitation.round, clients, timeout)
 

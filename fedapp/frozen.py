@@ -51,6 +51,8 @@ class FrozenSender:
 class LacksFrozenError(RuntimeError):
     """The server's frozen parameters are not on this node yet."""
 
+    reason = Reason.LACKS_FROZEN
+
     def __init__(self) -> None:
         super().__init__(
             "its node lacks the frozen parameters, which come with the next invitation"

@@ -19,6 +19,9 @@ from fedapp.problems.kinds import KINDS
 from fedapp.registry import ALGORITHMS, find_algorithm
 from fedapp.tables import Table, Value, sentence
 
+# TOML has no key that is a text and a table at once, so these belong to a table of another name.
+OTHER_NAMES = {"downlink.kappa": "grid.kappa", "downlink.keep": "grid.keep"}
+
 
 def tables() -> dict[str, type[Table]]:
     """Return the tables of algorithms, compressors and problems by name, in the order of the config."""
@@ -67,7 +70,7 @@ def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
             raise ConfigError(
                 f"{key} is {values[key]!r} and in options {carried[key]!r}: set it in one of the two places."
             )
-    values = {**values, **carried}
+    values = {OTHER_NAMES.get(key, key): value for key, value in {**values, **carried}.items()}
     named = (values.get(key, "") for key in ("algorithm", "compressor"))
     kind = config_type(*(name if isinstance(name, str) else "" for name in named))
     try:

@@ -23,6 +23,7 @@ from fedapp.attendance import Attendance
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts
+from fedapp.downlink import Downlink, make_downlink
 from fedapp.errors import ConfigError
 from fedapp.evaluation import ClientEvaluation, demand_held_out
 from fedapp.exchange import Exchange
@@ -51,6 +52,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
     default_server_lr = 1.0
     delivers = 0  # vectors that a client receives of its last round
     rule_is_a_mean = False  # so that another location of the updates can stand in for it
+    begins_on_grid = False  # x must begin where the clients do, if x goes down on a grid
 
     def __init__(
         self,
@@ -74,6 +76,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.layout = layout or Layout.single(x.size)
         self.facts = facts  # of the images, for nodes with data of their own
         self.frozen = FrozenSender(frozen)  # to nodes that lack what is not trained
+        self.downlink = make_downlink(config, x.size)
         self.lr = config.lr  # of the clients, in the round under way
         self.hosting = Hosting(config.num_clients, config.partition_of)
         self.privacy = server_privacy(config)
@@ -140,7 +143,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
 
     def deliver(self, **vectors: NDArray[Any]) -> None:
         """Send vectors to this round's clients, each with its next invitation."""
-        self.ledger.deliver(vectors)
+        self.ledger.deliver(self.downlink.delivered(vectors))
 
     # Flower's part.
 
@@ -166,6 +169,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         hosts: dict[int, list[int]] = {}
         for client in cohort:
             hosts.setdefault(self.hosting.node_of[client], []).append(client)
+        self._begin_downlink(arrays, getattr(grid, "remembers", True))
         self._exchange = Exchange()
         messages = []
         for node, clients in hosts.items():
@@ -173,14 +177,22 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
             invitation = replace(invitation, frozen=self.frozen.digest)
             timeout = self.config.round_timeout
             lacking = self.frozen.record_for(node, self.hosting.lacks_frozen(node))
-            messages.append(self._exchange.invite(node, invitation, arrays, timeout, lacking))
+            parcel = self.downlink.parcel(node, clients)
+            messages.append(self._exchange.invite(node, invitation, parcel, timeout, lacking))
         return messages
+
+    def _begin_downlink(self, arrays: ArrayRecord, remembers: bool) -> None:
+        """Prepare what all of the cohort receives."""
+        first = self.downlink.begin(self._round, self.broadcast(), arrays, remembers)
+        if first and self.begins_on_grid:
+            self.x = self.downlink.broadcast["x"]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord]:
         """Check the replies and apply the updates, if there are at least `min_clients`."""
         reply = self._exchange.read(replies, lambda c: self.upload.spec(self.sent_pieces(c)))
+        self.downlink.arrived(update.client for update in reply.updates)
         updates, refused = self.admission.admit(reply.updates, self.x)
         refusals = sorted(reply.refusals + refused, key=lambda refusal: refusal.client)
         if self.attendance:
@@ -206,7 +218,8 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
                 raise self.admission.divergence(
                     f"No client's update is finite any more in round {server_round}: lower lr."
                 )
-            self.on_too_few_updates(server_round, [*refusals, *_absent(self.hosting)])
+            if all(refusal.reason is not Reason.LACKS_MODEL for refusal in refusals):
+                self.on_too_few_updates(server_round, [*refusals, *_absent(self.hosting)])
             return None, metrics
         self._apply(server_round, updates)
         metrics.update(self.privacy.figures(updates))
@@ -293,6 +306,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
             # The round that told of the loss is not taken back: states that do not belong together have moved x
             # once, and x may be anywhere when a method begins.
             self.ledger.reset(lost)
+            self.downlink.reset()
             self._aggregator.reset()
             self.setup()
 
@@ -334,9 +348,13 @@ def _vectors(strategy: FederatedStrategy[Any]) -> Arrays:
 
 def _since_later_versions(
     strategy: FederatedStrategy[Any],
-) -> dict[str, UpdateLengths | Attendance]:
+) -> dict[str, UpdateLengths | Attendance | Downlink]:
     """Return what an old checkpoint has nothing of."""
-    parts = {"admission": strategy.admission.lengths, "attendance": strategy.attendance}
+    parts = {
+        "admission": strategy.admission.lengths,
+        "attendance": strategy.attendance,
+        "downlink": strategy.downlink,
+    }
     return {kind: part for kind, part in parts.items() if part}
 
 

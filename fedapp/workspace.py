@@ -31,16 +31,17 @@ class Workspace:
         self._client_state = directory.path / CLIENT_STATE
         shares_disk = not deployed and getattr(grid, "shares_disk", True)
         state_dir = config.state_dir
-        if keeps_state(config) and not state_dir:
-            if isinstance(grid, InMemoryGrid) or (self.resumable and not deployed):
+        keeps = keeps_state(config)
+        if (keeps or config.downlink != "none") and not state_dir:
+            if isinstance(grid, InMemoryGrid) or (keeps and self.resumable and not deployed):
                 # Flower's simulation carries a node's Context with every message to it and back; and what
                 # is in a process's memory is lost with it.
                 state_dir = str(writable_directory("results-dir", self._client_state))
-            elif self.resumable:
+            elif keeps and self.resumable:
                 self.notes.append(
                     "Nodes without a state-dir of their own forget what their clients remember when a run resumes."
                 )
-        if keeps_state(config) and state_dir and shares_disk:
+        if keeps and state_dir and shares_disk:
             self.states = DirectoryStore(Path(state_dir).expanduser() / directory.identity)
         self._undelivered = directory.path / UNDELIVERED
         self.place = Place(directory.identity, state_dir, not shares_disk, self._undelivered)

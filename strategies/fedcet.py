@@ -38,6 +38,10 @@ class Options(Table):
 class FedCET(FederatedStrategy[Options]):
     """x <- mean(z_i)."""
 
+    begins_on_grid = (
+        True  # otherwise the sum of all d_i would keep what rounding took off the first x
+    )
+
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Take the mean of the z_i."""
         self.x = self.x + self.mean(updates, "p")

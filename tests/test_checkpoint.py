@@ -120,6 +120,7 @@ PASSING = (
     "ledger._checkpoints",
     "admission._",
     "admission.ledger.",  # the same as above
+    *(f"downlink.{name}" for name in ("_shared", "_asked", "_records", "_on_node", "_digests")),
     "evaluation._",  # likewise
 )
 

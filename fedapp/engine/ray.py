@@ -70,6 +70,7 @@ class RayGrid(LocalGrid):
     ) -> None:
         super().__init__()
         self._workers = workers
+        self.remembers = False  # what one worker received, another may not have
         self.shares_disk = workers.shares_disk
         self._work_of = work_of
         self._home: dict[int, int] = {}  # client with state -> worker that holds it

@@ -6,6 +6,7 @@ above: where one says O(1/T), a slope of -1 or steeper on logarithmic axes agree
 because its model was no longer finite, counts as infinitely far away from then on.
 """
 
-from fedapp.theory import drift, fedcet, fedcomgate, fedpaq
+from fedapp.theory import downlink, drift, fedcet, fedcomgate, fedpaq
 
 THEOREMS = fedcet.THEOREMS | fedpaq.THEOREMS | fedcomgate.THEOREMS | drift.THEOREMS
+THEOREMS |= downlink.THEOREMS

@@ -15,8 +15,8 @@ A node answers with:
   reasons     config record: client -> the name of that Reason, if it is another than FAILED (absent if there is none)
 
 A compressed vector travels as an array of bytes. The server checks what a node sends against what it expects before
-it decodes it. The question which clients a node hosts is laid out in `report.py`, evaluation in `evaluation.py`, and how
-nodes get what is not trained in `frozen.py`.
+it decodes it. The question which clients a node hosts is laid out in `report.py`, evaluation in `evaluation.py`, how
+nodes get what is not trained in `frozen.py`, and vectors on a grid in `downlink.py`.
 """
 
 from fedapp.wire.arrays import (
@@ -32,6 +32,7 @@ from fedapp.wire.arrays import (
     record_of,
 )
 from fedapp.wire.checks import LONGEST_TEXT, error_text, printable
+from fedapp.wire.downlink import coded_name, name_of_coded
 from fedapp.wire.evaluation import (
     Evaluation,
     EvaluationRequest,
@@ -88,6 +89,7 @@ __all__ = [
     "ask_for_facts",
     "check_of",
     "checked_arrays",
+    "coded_name",
     "decode",
     "decompress",
     "encode",
@@ -101,6 +103,7 @@ __all__ = [
     "is_finite",
     "is_moderate",
     "merge",
+    "name_of_coded",
     "nbytes",
     "pack_evaluation_request",
     "pack_invitation",

@@ -10,6 +10,7 @@ from fedapp.data import Facts
 from fedapp.names import is_file_name
 from fedapp.wire.arrays import Arrays, WireError, arrays_of, record_of
 from fedapp.wire.checks import are_whole_numbers
+from fedapp.wire.downlink import BASE, MODEL, digest_of, model_head
 from fedapp.wire.facts import facts_head, facts_of
 from fedapp.wire.frozen import FROZEN, frozen_arrays_of, frozen_digest_of, frozen_head
 
@@ -36,6 +37,8 @@ class Invitation:
     durable: bool = False  # states must survive a power loss as soon as they are saved
     frozen: str = ""  # digest of what is not trained; see `frozen.py`
     frozen_arrays: Arrays = field(default_factory=dict)  # for a node that lacks it
+    model: str = ""  # digest of the vectors in `shared` that are on a grid; see `downlink.py`
+    base: str = ""  # digest of what they are differences to; empty: of nothing
 
 
 def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
@@ -55,6 +58,7 @@ def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
             list(column) for column in zip(*pairs, strict=True)
         )
     head |= facts_head(invitation.facts) | frozen_head(invitation.frozen)
+    head |= model_head(invitation.model, invitation.base)
     rows = [(c, name, a) for c, own in invitation.per_client.items() for name, a in own.items()]
     if not rows:
         return RecordDict({"round": ConfigRecord(head), "shared": shared})
@@ -116,6 +120,8 @@ def unpack_invitation(content: RecordDict) -> Invitation:
         durable=head.get("durable") is True,
         frozen=frozen_digest_of(head),
         frozen_arrays=frozen_arrays_of(content),
+        model=digest_of(head, MODEL),
+        base=digest_of(head, BASE),
     )
 
 

@@ -14,7 +14,7 @@ from fedapp.wire.arrays import Arrays, WireError, nbytes, record_of
 from fedapp.wire.checks import error_text, printable
 from fedapp.wire.expected import Spec, checked_arrays
 
-CLAIMS = (Reason.FAILED, Reason.NOT_FINITE, Reason.LACKS_FROZEN)
+CLAIMS = (Reason.FAILED, Reason.NOT_FINITE, Reason.LACKS_FROZEN, Reason.LACKS_MODEL)
 # Reasons that a node may give for its own clients. The others are the server's to find.
 CLAIMABLE = {reason.name: reason for reason in CLAIMS}
 
