@@ -119,7 +119,7 @@ def train(message: Message, context: Context) -> Message:
         hosted = hosted_clients(context.node_config, config.num_clients)
         problem = _current_problem(context, config, hosted, invitation)
         store = _store(config, context, invitation)
-        invitation = receive(invitation, problem.layout.size, ModelStore(store, context))
+        invitation = receive(invitation, problem.layout.pieces, ModelStore(store, context))
         round_ = _Round(invitation, config, algorithm, problem, store)
         privacy = node_privacy(config)
         privacy.demand(algorithm, problem)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from fedapp import wire
 from fedapp.compression import grid
+from fedapp.compression.contexts import Pieces
 from fedapp.compression.grid import OnGrid
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
@@ -104,9 +105,10 @@ class Downlink:
 class GridDownlink(Downlink):
     """Vectors of the model's size go down on a grid."""
 
-    def __init__(self, config: RunConfig, size: int) -> None:
+    def __init__(self, config: RunConfig, pieces: Pieces) -> None:
         super().__init__()
-        self._keys, self._size = config.grid, size
+        self._keys, self._pieces = config.grid, pieces
+        self._size = sum(piece.size for piece in pieces)
         self._absence = config.num_clients / config.clients_per_round  # in rounds, on average
         self._round = 0  # of the newest model
         self._models: dict[int, Model] = {}  # round -> what was broadcast
@@ -174,7 +176,7 @@ class GridDownlink(Downlink):
         if base not in self._records:
             known = self._models.get(base, {})
             coded = {
-                wire.coded_name(name): wire.encode(_bytes_of(on_grid, known.get(name)))
+                wire.coded_name(name): wire.encode(self._coded(on_grid, known.get(name)))
                 for name, on_grid in self._models[self._round].items()
             }
             self._records[base] = ArrayRecord(coded | self._beside())
@@ -208,6 +210,9 @@ class GridDownlink(Downlink):
         self._models = {round_: m for round_, m in self._models.items() if round_ in kept}
         self._digests = {round_: d for round_, d in self._digests.items() if round_ in kept}
 
+    def _coded(self, new: OnGrid, base: OnGrid | None = None) -> NDArray[Any]:
+        return np.frombuffer(grid.encode(new, base, self._pieces), np.uint8)
+
     # What is delivered.
 
     def delivered(self, vectors: Arrays) -> Arrays:
@@ -221,7 +226,7 @@ class GridDownlink(Downlink):
             exponent = grid.exponent_of(self._keys.kappa * (grid.rms(vector) or grid.rms(whole)))
             rounded = grid.round_to(whole, exponent or 0)
             self._errors[name] = whole - rounded.vector
-            sent[wire.coded_name(name)] = _bytes_of(rounded)
+            sent[wire.coded_name(name)] = self._coded(rounded)
         return sent
 
     def reset(self) -> None:
@@ -286,10 +291,6 @@ class GridDownlink(Downlink):
                 self._models.setdefault(int(round_text), {})[name] = on_grid
 
 
-def _bytes_of(new: OnGrid, base: OnGrid | None = None) -> NDArray[Any]:
-    return np.frombuffer(grid.encode(new, base), np.uint8)
-
-
 def bits_expected(kappa: float, absence: float) -> float:
     """Return about how many bits a number takes after some rounds of absence.
 
@@ -307,6 +308,6 @@ def check(config: RunConfig, hides_participants: bool) -> None:
         )
 
 
-def make_downlink(config: RunConfig, size: int) -> Downlink:
-    """Return the downlink that a config asks for, for a model of `size` parameters."""
-    return GridDownlink(config, size) if config.downlink == "grid" else Downlink()
+def make_downlink(config: RunConfig, pieces: Pieces) -> Downlink:
+    """Return the downlink that a config asks for, for a model of these pieces."""
+    return GridDownlink(config, pieces) if config.downlink == "grid" else Downlink()

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 from fedapp import wire
 from fedapp.compression import PayloadError, grid
+from fedapp.compression.contexts import Pieces
 from fedapp.files import (
     STALE_AFTER,
     DamagedFileError,
@@ -93,8 +94,8 @@ class ModelStore:
         remove_leftovers(self._path.parent, STALE_AFTER)
 
 
-def receive(invitation: Invitation, size: int, store: ModelStore) -> Invitation:
-    """Return an invitation with its vectors decoded, for a model of `size` parameters; keep what all clients receive."""
+def receive(invitation: Invitation, pieces: Pieces, store: ModelStore) -> Invitation:
+    """Return an invitation with its vectors decoded, for a model of these pieces; keep what all clients receive."""
     base: Arrays = {}
     if invitation.base:
         base = store.load(invitation.base) or {}
@@ -109,7 +110,7 @@ def receive(invitation: Invitation, size: int, store: ModelStore) -> Invitation:
                 found[name] = array
                 continue
             if id(array) not in decoded:
-                decoded[id(array)] = _decode(stream, array, size, known.get(stream))
+                decoded[id(array)] = _decode(stream, array, pieces, known.get(stream))
             found[stream] = decoded[id(array)]
         return found
 
@@ -124,10 +125,12 @@ def receive(invitation: Invitation, size: int, store: ModelStore) -> Invitation:
     return replace(invitation, shared=shared, per_client=per_client)
 
 
-def _decode(name: str, array: NDArray[Any], size: int, base: NDArray[Any] | None) -> NDArray[Any]:
+def _decode(
+    name: str, array: NDArray[Any], pieces: Pieces, base: NDArray[Any] | None
+) -> NDArray[Any]:
     if array.dtype != np.uint8 or array.ndim != 1:
         raise ReceivedError(f"the server's '{name}' is {array.dtype} instead of bytes")
     try:
-        return grid.decode(array.data, size, base)
+        return grid.decode(array.data, sum(piece.size for piece in pieces), base, pieces)
     except PayloadError as error:
         raise ReceivedError(f"the server's '{name}' cannot be decoded: {error}") from None

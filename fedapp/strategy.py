@@ -76,7 +76,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.layout = layout or Layout.single(x.size)
         self.facts = facts  # of the images, for nodes with data of their own
         self.frozen = FrozenSender(frozen)  # to nodes that lack what is not trained
-        self.downlink = make_downlink(config, x.size)
+        self.downlink = make_downlink(config, self.layout.pieces)
         self.lr = config.lr  # of the clients, in the round under way
         self.hosting = Hosting(config.num_clients, config.partition_of)
         self.privacy = server_privacy(config)

@@ -16,6 +16,7 @@ from fedapp.engine import InlineGrid
 from fedapp.engine.ray import RayGrid
 from fedapp.engine.ray_workers import RayWorkers
 from fedapp.errors import ConfigError, RunError
+from fedapp.models.layout import Layout
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.registry import ALGORITHMS
@@ -165,7 +166,7 @@ def test_every_algorithm_runs_and_the_model_is_near_the_plain_one(
 
 def downlink(size: int = 5, **keys: Value) -> GridDownlink:
     config = parse_run_config(kebab(GRID | keys))
-    return GridDownlink(config, size)
+    return GridDownlink(config, Layout.single(size).pieces)
 
 
 def send(to: GridDownlink, round_: int, remembers: bool = True, **vectors: Any) -> bool:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from fedapp.compression import contexts
 from fedapp.compression.compressor import BITS_PER_NUMBER, Compressor, Vector
 from fedapp.compression.payload import OVERHEAD, NotFiniteError, PayloadError, Reader
-from fedapp.errors import ConfigError
 from fedapp.models.layout import Piece
 from fedapp.randomness import Generator
 
@@ -103,7 +103,12 @@ class Contextual(Compressor):
             scaled = (v / np.float64(step)).astype(np.float32)
         levels = np.empty(v.size, np.int32)
         words, count = kernel.code(
-            False, scaled, PRICE, levels, *self._shape(v.size), np.empty(v.size // 8, np.uint16)
+            False,
+            scaled,
+            PRICE,
+            levels,
+            *contexts.shape_of(self.pieces, v.size),
+            np.empty(v.size // 8, np.uint16),
         )
         sums, counts = np.zeros(3), np.zeros(3, np.int64)
         error = kernel.fit(scaled, levels, sums, counts)
@@ -140,17 +145,6 @@ class Contextual(Compressor):
                 break
         return best or found
 
-    def _shape(self, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        pieces = [piece for piece in self.pieces or (Piece(size, size),) if piece.size]
-        if sum(piece.size for piece in pieces) != size:
-            raise ConfigError(
-                f"contextual has tensors of {sum(p.size for p in pieces)} numbers for {size}."
-            )
-        return (
-            np.array([piece.size for piece in pieces], np.int64),
-            np.array([max(piece.columns, 1) for piece in pieces], np.int64),
-        )
-
     def dequantize(self, step: float, offsets: Offsets, levels: Levels, words: Words) -> Vector:
         """Return whole numbers times the step, off by the means."""
         from fedapp.compression.kernels import contextual as kernel
@@ -162,26 +156,19 @@ class Contextual(Compressor):
     def write(self, step: float, offsets: Offsets, levels: Levels, words: Words) -> bytes:
         """Write step, offsets and words."""
         head = np.array([step], "<f8").tobytes() + offsets.tobytes()
-        return head + words.astype("<u2").tobytes()
+        return head + contexts.written(words)
 
     def parse(self, reader: Reader, size: int) -> Parts:
         """Read what was written; the numbers are decoded."""
-        from fedapp.compression.kernels import contextual as kernel
-
         step = float(reader.numbers("<f8", 1)[0])
         offsets = reader.numbers("i1", 3)
-        words = reader.numbers("<u2", len(reader) // 2).astype(np.uint16)
-        levels = np.zeros(size, np.int32)
         if step == 0:
-            if len(words) or offsets.any():
+            if len(reader) or offsets.any():
                 raise PayloadError("it holds numbers without a step")
-            return step, offsets, levels, words
+            return _zeros(size)
         if not 0 < step < math.inf:
             raise NotFiniteError("its step is not a finite number above 0")
-        empty = np.empty(0, np.float32)
-        _, used = kernel.code(True, empty, 0.0, levels, *self._shape(size), words)
-        if used < len(words) or (len(words) and not words[-1]):
-            raise PayloadError(f"it has {2 * (len(words) - used)} bytes too many")
+        levels, words = contexts.unpack(reader, size, self.pieces)
         return step, offsets, levels, words
 
     def nominal_bits(self, size: int) -> int:

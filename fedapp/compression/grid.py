@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.compression import integers
+from fedapp.compression import contexts, integers
+from fedapp.compression.contexts import Pieces
 from fedapp.compression.payload import PayloadError, Reader, seal, unseal
 
 Numbers = NDArray[Any]
@@ -21,6 +22,8 @@ CODEC = 100  # in the payload's frame
 AS_IT_IS, WHOLE, DIFFERENCE = 0, 1, 2  # what a payload holds
 # Types of vectors, with the bits of their significands.
 TYPES: dict[np.dtype[Any], int] = {np.dtype(np.float32): 24, np.dtype(np.float64): 53}
+CONTEXTUAL = 64  # instead of a width: small numbers, coded by rows and columns
+SMALL = 4.0  # mean magnitude; coding larger ones that way takes long, and saves little
 WIDEST = 51  # bits of a whole number with its sign; the cells of `integers` are exact below 2^53
 ZERO = 2000  # exponent of a vector of zeros: it is on every grid
 EXPONENTS = range(-1074, ZERO + 1)
@@ -72,11 +75,11 @@ def round_to(vector: Numbers, exponent: int) -> OnGrid:
     return OnGrid(rounded, exponent if rounded.any() else ZERO)
 
 
-def encode(new: OnGrid, base: OnGrid | None = None) -> bytes:
+def encode(new: OnGrid, base: OnGrid | None = None, pieces: Pieces = ()) -> bytes:
     """Return a vector as a payload; with a base, as the difference to that if it is one of whole numbers."""
     plain = new.vector.nbytes
     for other in (base, None) if base else (None,):
-        body = _body(new, other)
+        body = _body(new, other, pieces)
         if body is not None and len(body) < plain:
             return seal(CODEC, new.vector.size, body, b"")
     vector = np.ascontiguousarray(new.vector, new.vector.dtype.newbyteorder("<"))
@@ -84,12 +87,14 @@ def encode(new: OnGrid, base: OnGrid | None = None) -> bytes:
     return seal(CODEC, new.vector.size, body, b"")
 
 
-def decode(data: bytes | memoryview, size: int, base: Numbers | None = None) -> Numbers:
+def decode(
+    data: bytes | memoryview, size: int, base: Numbers | None = None, pieces: Pieces = ()
+) -> Numbers:
     """Return the vector of `size` numbers that a payload stands for, or raise PayloadError."""
     reader = unseal(data, CODEC, size, b"")
     (head,) = np.frombuffer(reader.bytes(_HEAD.itemsize), _HEAD)
     how, kind, exponent, width = (int(head[name]) for name in _HEAD.names or ())
-    if kind >= len(TYPES) or exponent not in EXPONENTS or width > WIDEST:
+    if kind >= len(TYPES) or exponent not in EXPONENTS or width & ~CONTEXTUAL > WIDEST:
         raise PayloadError("its head is damaged")
     dtype = list(TYPES)[kind]
     if how == AS_IT_IS:
@@ -98,7 +103,7 @@ def decode(data: bytes | memoryview, size: int, base: Numbers | None = None) -> 
         return plain
     if how not in (WHOLE, DIFFERENCE):
         raise PayloadError(f"there is no way {how} to send a vector")
-    steps = _read_steps(reader, size, width)
+    steps = _read_steps(reader, size, width, pieces)
     reader.end()
     if how == DIFFERENCE:
         if base is None:
@@ -131,7 +136,7 @@ def _steps(vector: Numbers, exponent: int) -> NDArray[np.int64] | None:
     return steps if np.array_equal(steps, scaled) else None
 
 
-def _body(new: OnGrid, base: OnGrid | None) -> bytes | None:
+def _body(new: OnGrid, base: OnGrid | None, pieces: Pieces) -> bytes | None:
     """Return what a payload holds; None if whole numbers cannot say it."""
     exponents = (new.exponent, base.exponent if base else ZERO)
     if exponents[0] is None or exponents[1] is None:
@@ -143,10 +148,14 @@ def _body(new: OnGrid, base: OnGrid | None) -> bytes | None:
         steps = None if start is None else steps - start
     if steps is None:
         return None
+    how = DIFFERENCE if base else WHOLE
+    magnitude = np.abs(steps)
+    if magnitude.max(initial=0) <= contexts.LARGEST and magnitude.mean() < SMALL:
+        head = _head(how, new.vector.dtype, exponent, CONTEXTUAL)
+        return head + contexts.pack(steps, pieces)
     unsigned = np.bitwise_xor(steps << 1, steps >> 63)
     width = int(unsigned.max(initial=0)).bit_length()
     narrow = unsigned.astype(np.int32) if width < 31 else unsigned
-    how = DIFFERENCE if base else WHOLE
     return _head(how, new.vector.dtype, exponent, width) + integers.pack(narrow, 1 << width)
 
 
@@ -154,7 +163,9 @@ def _head(how: int, dtype: np.dtype[Any], exponent: int, width: int) -> bytes:
     return np.array((how, list(TYPES).index(dtype), exponent, width), _HEAD).tobytes()
 
 
-def _read_steps(reader: Reader, size: int, width: int) -> NDArray[np.int64]:
-    """Return whole numbers with signs: 0, -1, 1, -2, ... are sent as 0, 1, 2, 3, ..."""
+def _read_steps(reader: Reader, size: int, width: int, pieces: Pieces) -> NDArray[np.int64]:
+    """Return whole numbers with signs: 0, -1, 1, -2, ... are sent as 0, 1, 2, 3, ..., unless they have contexts."""
+    if width == CONTEXTUAL:
+        return contexts.unpack(reader, size, pieces)[0].astype(np.int64)
     unsigned = integers.unpack(reader, size, 1 << width).astype(np.int64)
     return (unsigned >> 1) ^ -(unsigned & 1)

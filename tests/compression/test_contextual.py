@@ -141,7 +141,7 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words:
 
 def test_pieces_of_another_vector_are_refused() -> None:
     codec = make_compressor("contextual").for_pieces(PIECES)
-    with pytest.raises(ConfigError, match="for 7"):
+    with pytest.raises(ConfigError, match="the vector has 7"):
         codec.encode(np.ones(7), rng())
 
 

@@ -1,0 +1,49 @@
+"""Whole numbers as bytes, by chances that depend on their rows, columns and neighbours: `kernels/contextual.py`."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.compression.payload import PayloadError, Reader
+from fedapp.errors import ConfigError
+from fedapp.models.layout import Piece
+
+Pieces = tuple[Piece, ...]
+Levels = NDArray[np.int32]
+Words = NDArray[np.uint16]
+LARGEST = 1 << 20  # magnitude that can be packed
+
+
+def shape_of(pieces: Pieces, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the sizes and row lengths of the tensors of a vector; without pieces, it is one row."""
+    pieces = tuple(piece for piece in pieces or (Piece(size, size),) if piece.size)
+    if (found := sum(piece.size for piece in pieces)) != size:
+        raise ConfigError(f"The tensors have {found} numbers, and the vector has {size}.")
+    sizes = np.array([piece.size for piece in pieces], np.int64)
+    return sizes, np.array([max(piece.columns, 1) for piece in pieces], np.int64)
+
+
+def pack(numbers: NDArray[np.int64], pieces: Pieces) -> bytes:
+    """Write whole numbers, up to LARGEST."""
+    from fedapp.compression.kernels import contextual as kernel
+
+    levels, room = np.empty(numbers.size, np.int32), np.empty(numbers.size // 4, np.uint16)
+    exact = numbers.astype(np.float32)
+    words, count = kernel.code(False, exact, 0.0, levels, *shape_of(pieces, numbers.size), room)
+    return written(words[:count])
+
+
+def written(words: Words) -> bytes:
+    """Write coded words."""
+    return words.astype("<u2").tobytes()
+
+
+def unpack(reader: Reader, size: int, pieces: Pieces) -> tuple[Levels, Words]:
+    """Read all that is left; return the whole numbers, and the words that they were coded in."""
+    from fedapp.compression.kernels import contextual as kernel
+
+    words: Words = reader.numbers("<u2", len(reader) // 2).astype(np.uint16)
+    levels, nothing = np.empty(size, np.int32), np.empty(0, np.float32)
+    _, used = kernel.code(True, nothing, 0.0, levels, *shape_of(pieces, size), words)
+    if used < len(words) or (len(words) and not words[-1]):
+        raise PayloadError("it has bytes too many")
+    return levels, words
