@@ -182,9 +182,9 @@ class Algorithm:
                 f"{variance}, and {self.name} is stable only while it is about 1 or less: choose uniform with 8 bits, or "
                 "qsgd with more levels or with buckets (q = sqrt(bucket)/levels)"
             )
-        if q > 1 and self.feedback(config):
+        if self.feedback(config) and (q > 1 or (q >= 1 and compressor.unbiased)):
             said.append(
-                f"{variance}, and what error feedback remembers may grow without bound if q is above 1: choose a finer "
+                f"{variance}, and what error feedback remembers may grow without bound unless q is below 1: choose a finer "
                 "compressor, or one that never makes a vector longer, such as topk"
             )
         if self.needs.no_second_feedback and self.feedback(config) and not compressor.unbiased:

@@ -93,10 +93,11 @@ class Gate(FederatedStrategy[GateOptions]):
         return super().broadcast() if self.options.option == 2 else {}
 
     def on_cohort(self, clients: Sequence[int], round_: int, attempt: int) -> None:
-        """Find out who can derive x: who took part in the last round that counted. If that fails, all receive x."""
+        """Find out who can derive x: who took part in the last round that counted. When a round is repeated, nobody."""
         accepted = self.ledger.accepted
         last = max(accepted.values(), default=0)
-        self.holders = {c for c in clients if accepted.get(c) == last and not attempt}
+        if self.options.option == 1:
+            self.holders = {c for c in clients if accepted.get(c) == last and not attempt}
 
     def per_client(self, client: int) -> Arrays:
         """Return the mean of a client's last round, and x, if it cannot derive it."""
