@@ -1,7 +1,8 @@
 """The clients of FedCOM, FedGATE and FedCOMGATE; see `strategies/fedcomgate.py`.
 
-delta_i <- delta_i + (D_i - D) / tau needs D, which is known only when all have answered. The client
-keeps delta_i + D_i / tau, and takes D / tau off when D comes with its next invitation.
+delta_i <- delta_i + a (D_i / tau_i - T), T = mean_S(D_j / tau_j), needs T, which is known only when all have answered.
+The client keeps delta_i + a D_i / tau_i, and takes a T off when it comes with its next invitation. Where all took
+the same tau, T = D / tau, and it is D that comes.
 """
 
 from typing import TYPE_CHECKING
@@ -11,9 +12,16 @@ from torch import Tensor
 
 from clients.averaging import FedAvgClient
 from fedapp.client import Client
+from fedapp.compression import Compressor
 
 if TYPE_CHECKING:
-    from strategies.fedcomgate import Options
+    from strategies.fedcomgate import GateOptions, Options
+
+
+def damping(chosen: float, compressor: Compressor | None, size: int) -> float:
+    """Return a; if it is 0, 1 where the compressor's relative variance q is at most 1, else 1/(1 + q)."""
+    q = compressor.typical_variance(size) if compressor else 0.0
+    return chosen or (1.0 if q <= 1 else 1 / (1 + q))
 
 
 class FedCOMClient(FedAvgClient):
@@ -36,47 +44,89 @@ class TrackingClient(Client):
             y.sub_(self.gradient(y, batch), alpha=self.lr).add_(delta, alpha=self.lr)
         return x - y
 
-    def recall(self, name: str, x: Tensor, mean: Tensor | None, weight: Tensor | float) -> Tensor:
-        """Return a vector of the state, less the mean of the client's last round, weighted."""
-        if name not in self.state or mean is None:
-            return torch.zeros_like(x)
-        return self.state[name] - weight * mean
+
+class GateClient(TrackingClient):
+    """What FedGATE and FedCOMGATE share: where to start, and what is left of delta_i."""
+
+    options: "GateOptions"
+
+    def damping(self, x: Tensor) -> float:
+        """Return the damping a."""
+        return damping(self.options.damping, self.compressor, len(x))
+
+    def start(self, x: Tensor | None, mean: Tensor | None) -> Tensor:
+        """Return x; without one (option 1), that of the client's last round less the server's step."""
+        if x is not None:
+            return x
+        last, step = self.remembered("x", "step")
+        if mean is None:
+            raise RuntimeError("the server sent neither x nor the mean to derive it from")
+        return last - step * mean
+
+    def recall(self, x: Tensor, mean: Tensor | None, T: Tensor | None) -> Tensor:
+        """Return delta_i: what the client kept, less what the mean of its last round takes off."""
+        if "delta" in self.state and T is not None:
+            return self.state["delta"] - self.damping(x) * T
+        if "delta" in self.state and mean is not None:
+            return self.state["delta"] - self.state["weight"] * mean
+        return torch.zeros_like(x)
+
+    def keep(self, x: Tensor, delta: Tensor, weight: float, step: float) -> None:
+        """Remember delta_i, the weight of the mean to come, and with option 1 what gives the next x."""
+        self.state["delta"], self.state["weight"] = delta, x.new_tensor([weight])
+        if self.options.option == 1:
+            self.state["x"], self.state["step"] = x, x.new_tensor([step])
 
 
-class FedGATEClient(TrackingClient):
+class FedGATEClient(GateClient):
     """Tracks the difference between its own update and the mean."""
 
-    def update(self, x: Tensor, u: Tensor | None = None) -> dict[str, Tensor]:
-        """Train with delta_i, then delta_i <- delta_i + (u_i - u) / (lr tau)."""
-        delta = self.recall("delta", x, u, self.state.get("weight", 0.0))
+    def update(
+        self, x: Tensor | None = None, u: Tensor | None = None, T: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Train with delta_i, then delta_i <- delta_i + a (u_i / tau_i - mean(u_j / tau_j)) / lr."""
+        x = self.start(x, u)
+        delta = self.recall(x, u, T)
         u_i = self.send("u", self.corrected_steps(x, delta))
-        weight = 1 / (self.lr * self.steps)
-        self.state["delta"] = delta + weight * u_i
-        self.state["weight"] = x.new_tensor([weight])
+        weight = self.damping(x) / (self.lr * self.steps)
+        self.keep(x, delta + weight * u_i, weight, self.config.server_lr or 1.0)
         return {"u": u_i}
 
 
-class FedCOMGATEClient(TrackingClient):
+class FedCOMGATEClient(GateClient):
     """Tracks the difference between what it sent, compressed, and the mean of that."""
 
     options: "Options"
     sends = ("D",)
 
     def update(
-        self, x: Tensor, D: Tensor | None = None, s: Tensor | None = None
+        self,
+        x: Tensor | None = None,
+        D: Tensor | None = None,
+        T: Tensor | None = None,
+        s: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Train with delta_i, then delta_i <- delta_i + (D_i - D) / tau."""
-        memory = self.options.memory
-        delta = self.recall("delta", x, D, self.state.get("weight", 0.0))
-        nu = self.recall("nu", x, D, 1.0 if memory == "paper" else 0.0)
-        if memory == "paper" and s is not None and "u" in self.state:
-            nu = nu + self.state["u"] / s
+        """Train with delta_i, then delta_i <- delta_i + a (D_i / tau_i - mean(D_j / tau_j))."""
+        x = self.start(x, D)
+        delta = self.recall(x, D, T)
+        nu = self.recall_memory(x, D, s)
         u_i = self.corrected_steps(x, delta) / self.lr
-        D_i = self.send("D", u_i + nu if memory != "none" else u_i)
-        self.state["delta"] = delta + D_i / self.steps
-        self.state["weight"] = x.new_tensor([1 / self.steps])
-        if memory == "local":
+        D_i = self.send("D", u_i + nu if self.options.memory != "none" else u_i)
+        tracked = D_i if self.options.track == "sent" else u_i
+        a, step = self.damping(x), self.lr * (self.config.server_lr or 1.0)
+        self.keep(x, delta + a * (tracked / self.steps), a / self.steps, step)
+        if self.options.memory == "local":
             self.state["nu"] = nu + u_i - D_i
-        elif memory == "paper":  # nu_i + u_i / s - D, but s = |S| and D are still to come
+        elif self.options.memory != "none":  # nu_i + u_i / m - D, but D is still to come
             self.state["nu"], self.state["u"] = nu, u_i
         return {"D": D_i}
+
+    def recall_memory(self, x: Tensor, D: Tensor | None, s: Tensor | None) -> Tensor:
+        """Return nu_i; as the paper has it, D of the client's last round is taken off, and u_i / m added, now."""
+        memory = self.options.memory
+        if "nu" not in self.state or memory == "local":
+            return self.state.get("nu", torch.zeros_like(x))
+        if D is None:
+            return torch.zeros_like(x)
+        m = s if memory == "paper-sampled" and s is not None else self.config.num_clients
+        return self.state["nu"] - D + self.state["u"] / m

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from clients.fedcomgate import TrackingClient
+from clients.fedcomgate import TrackingClient, damping
 
 if TYPE_CHECKING:
     from strategies.scaffold import Options
@@ -25,7 +25,7 @@ class ScaffoldClient(TrackingClient):
             renewed = self.full_gradient(x)
         else:
             renewed = u / (self.steps * self.lr) + (c_i - c)
-        # Compressed, c_i changes by what the server hears, so that c stays the mean of the c_i.
+        # Compressed, c_i changes by what the server hears, damped, so that c stays the mean of the c_i.
         dc = self.send("dc", renewed - c_i, feedback=False)
-        self.state["c_i"] = c_i + dc
+        self.state["c_i"] = c_i + damping(self.options.damping, self.compressor, len(x)) * dc
         return {"u": u, "dc": dc}

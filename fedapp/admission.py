@@ -28,9 +28,11 @@ class Admission:
         layout: Layout,
         ledger: StateLedger,
         lengths: UpdateLengths | None,
+        checks_steps: bool = False,
     ) -> None:
         self.config, self.names, self.layout = config, names, layout
         self.ledger, self.lengths = ledger, lengths
+        self.checks_steps = checks_steps  # the number of local steps decides what an update counts
         self._measured: Measured | None = None  # the updates of the attempt under way
         self._all_too_long = False  # each update of every attempt at this round
 
@@ -73,6 +75,10 @@ class Admission:
         most = self.config.max_examples
         if most and update.num_examples > most:
             text = f"it claims more examples than max-examples = {most}"
+            return refusal(Reason.NOT_CREDIBLE, text)
+        expected = self.config.local_work.num_steps(update.num_examples)
+        if self.checks_steps and update.steps != expected:
+            text = f"it claims {update.steps} local steps, and the config asks for {expected}"
             return refusal(Reason.NOT_CREDIBLE, text)
         if any((update["buffers"][a:b] < 0).any() for a, b in self.layout.variances):
             return refusal(Reason.NOT_CREDIBLE, "a variance among its buffers is negative")

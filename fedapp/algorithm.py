@@ -100,13 +100,24 @@ def _error_feedback(config: RunConfig) -> bool:
     return config.error_feedback
 
 
+def _undamped(config: RunConfig, compressor: Compressor, size: int) -> float:
+    """Return 1: compression errors are fed back as they are."""
+    return 1.0
+
+
+def _no_advice(config: RunConfig, compressor: Compressor, size: int) -> list[str]:
+    """Return no advice."""
+    return []
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm by its name in the config.
 
     `compressor` is what clients use unless the config names another. `table` is the table of its options; variants
     such as gradma-w share one, and `unread` are the keys in it that this variant ignores. `check` raises ConfigError if
-    options do not fit the config. `notes` are told before the first round.
+    options do not fit the config. `notes` are told before the first round, and so is `advice` about a compressor, for a
+    model of some size. `damping` is what such errors of the compressor are multiplied by that the method feeds back.
     """
 
     name: str
@@ -122,6 +133,8 @@ class Algorithm:
     check: Callable[[RunConfig], None] = _nothing_to_check
     notes: Callable[[RunConfig, Layout], list[str]] = _nothing_to_note
     feedback: Callable[[RunConfig], bool] = _error_feedback
+    damping: Callable[[RunConfig, Compressor, int], float] = _undamped
+    advice: Callable[[RunConfig, Compressor, int], list[str]] = _no_advice
 
     def __post_init__(self) -> None:
         """Name the table after the algorithm."""
@@ -153,14 +166,26 @@ class Algorithm:
         """Return what may go wrong with a compressor and a model of `size` parameters."""
         if compressor is None:
             return []
-        named = compressor.name
-        said = []
-        q = compressor.typical_variance(size) if self.needs.low_variance else 0.0
-        if q > 1:
+        named, said = compressor.name, self.advice(config, compressor, size)
+        q = compressor.typical_variance(size)
+        variance = (
+            f"The relative variance q of compressor = {named} is {q:.3g} for {size} parameters"
+        )
+        a = self.damping(config, compressor, size)
+        if q > 1 and self.needs.low_variance and a * (1 + q) <= 1.001:
             said.append(
-                f"The relative variance q of compressor = {named} is {q:.3g} for {size} parameters, and {self.name} is "
-                "stable only while it is about 1 or less: choose uniform with 8 bits, or qsgd with more levels or with "
-                "buckets (q = sqrt(bucket)/levels)"
+                f"{variance}, so {self.name} takes up only {a:.2g} of what it learns of its clients' gradients in a "
+                "round, to stay stable; with q of 1 or less it takes fewer rounds"
+            )
+        elif q > 1 and self.needs.low_variance:
+            said.append(
+                f"{variance}, and {self.name} is stable only while it is about 1 or less: choose uniform with 8 bits, or "
+                "qsgd with more levels or with buckets (q = sqrt(bucket)/levels)"
+            )
+        if self.feedback(config) and (q > 1 or (q >= 1 and compressor.unbiased)):
+            said.append(
+                f"{variance}, and what error feedback remembers may grow without bound unless q is below 1: choose a finer "
+                "compressor, or one that never makes a vector longer, such as topk"
             )
         if self.needs.no_second_feedback and self.feedback(config) and not compressor.unbiased:
             said.append(

@@ -51,6 +51,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
 
     default_server_lr = 1.0
     delivers = 0  # vectors that a client receives of its last round
+    checks_steps = False  # whether the rule uses how many local steps each client took
     rule_is_a_mean = False  # so that another location of the updates can stand in for it
     begins_on_grid = False  # x must begin where the clients do, if x goes down on a grid
 
@@ -91,7 +92,9 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.upload = traffic.Upload(names, compressor, x.dtype, statistics)
         secret = self.privacy.hides_participants
         lengths = None if secret else UpdateLengths(names, config.max_update_ratio)
-        self.admission = Admission(config, names, self.layout, self.ledger, lengths)
+        self.admission = Admission(
+            config, names, self.layout, self.ledger, lengths, self.checks_steps
+        )
         self.attendance = None if secret else Attendance(config.num_clients)
         self.failures = FailureLog()
         self.evaluation = ClientEvaluation(config, self.hosting, self.failures, self.frozen)

@@ -11,29 +11,59 @@ FedCOMGATE. Down: x, and D of the client's last round. Up: D_i = Q(u_i / lr).
 
 A client needs the mean of its last round only when it next takes part: it comes with that
 invitation, and the server keeps the means that some client still waits for.
+
+The papers have one tau. Where clients took different tau_i, T = mean_S(D_j / tau_j) goes down instead of D:
+with D / tau_i, sum_i tau_i delta_i would stay 0 instead of sum_i delta_i, and x would minimise sum_i tau_i f_i.
+
+With option 1 (option I of the paper) x does not go down: the clients take the server's step themselves. A client
+that did not take part in the last round that counted, or must be asked again, receives x.
+
+Damping a (ours): delta_i changes by a times as much, so that the errors of a coarse compressor do not build up in it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from clients.fedcomgate import FedCOMClient, FedCOMGATEClient, FedGATEClient
+from clients.fedcomgate import FedCOMClient, FedCOMGATEClient, FedGATEClient, damping
 from fedapp.algorithm import Algorithm, Needs
+from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.problems.protocols import Vector
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import NoOptions, Table
-from fedapp.wire import Update
+from fedapp.wire import Arrays, Update
 
 
-class Options(Table):
+class GateOptions(Table):
+    """FedGATE."""
+
+    option: Literal[1, 2] = Field(
+        2,
+        description="1: clients derive x from the mean themselves, and x is not sent (all clients in every round); 2: x is sent",
+    )
+    damping: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="a: how much of the difference to the mean tracking takes up; 0: 1 if the compressor's q <= 1, else 1/(1 + q)",
+    )
+
+
+class Options(GateOptions):
     """FedCOMGATE."""
 
-    memory: Literal["none", "local", "paper"] = Field(
+    track: Literal["sent", "own"] = Field(
+        "sent",
+        description='what delta_i follows: what was "sent" (printed), or the client\'s "own" update before compression, which needs a memory',
+    )
+    memory: Literal["none", "local", "paper", "paper-sampled"] = Field(
         "none",
-        description='of what compression left out: "local" (error feedback), "paper" (equation 9 as printed), "none"',
+        description='of what compression left out: "local" (error feedback), "paper" (equation 9 as printed), "paper-sampled" (m = |S| in it), "none"',
     )
 
 
@@ -47,35 +77,88 @@ class FedCOM(FederatedStrategy[NoOptions]):
         self.x = self.x - self.lr * self.server_lr * self.mean(updates, "D")
 
 
-class FedGATE(FederatedStrategy[NoOptions]):
-    """x <- x - server-lr * u, u = mean(u_i)."""
+class Gate(FederatedStrategy[GateOptions]):
+    """What FedGATE and FedCOMGATE share: what goes down."""
 
     delivers = 1
+    checks_steps = True
+    vector = "u"  # that the clients send, and whose mean they receive
+
+    def setup(self) -> None:
+        """No client holds x yet."""
+        self.holders: set[int] = set()
+
+    def broadcast(self) -> Arrays:
+        """Send x, unless clients derive it."""
+        return super().broadcast() if self.options.option == 2 else {}
+
+    def on_cohort(self, clients: Sequence[int], round_: int, attempt: int) -> None:
+        """Find out who can derive x: who took part in the last round that counted. When a round is repeated, nobody."""
+        accepted = self.ledger.accepted
+        last = max(accepted.values(), default=0)
+        if self.options.option == 1:
+            self.holders = {c for c in clients if accepted.get(c) == last and not attempt}
+
+    def per_client(self, client: int) -> Arrays:
+        """Return the mean of a client's last round, and x, if it cannot derive it."""
+        received = super().per_client(client)
+        derives = client in self.holders and self.vector in received
+        return received if self.options.option == 2 or derives else received | {"x": self.x}
+
+    def tracked(self, updates: Sequence[Update], mean: Vector, lr: float = 1.0) -> Arrays:
+        """Return what clients track: the mean, or T = mean(D_j / (lr tau_j)) if they took different tau_j."""
+        if len({update.steps for update in updates}) == 1:
+            return {self.vector: mean}
+        return {"T": self.mean([self._per_step(update, lr) for update in updates], self.vector)}
+
+    def _per_step(self, update: Update, lr: float) -> Update:
+        """Return an update with its vector divided by lr tau."""
+        return replace(update, arrays={self.vector: update[self.vector] / (lr * update.steps)})
+
+
+class FedGATE(Gate):
+    """x <- x - server-lr * u, u = mean(u_i)."""
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along u, which the clients need to track it."""
         u = self.mean(updates, "u")
         self.x = self.x - self.server_lr * u
-        self.deliver(u=u)
+        self.deliver(**self.tracked(updates, u, self.lr))
 
 
-class FedCOMGATE(FederatedStrategy[Options]):
+class FedCOMGATE(Gate):
     """x <- x - lr * server-lr * D, D = mean(D_i)."""
 
-    delivers = 1
+    vector = "D"
+    options: Options
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along D, which the clients need to track it."""
         D = self.mean(updates, "D")
         self.x = self.x - self.lr * self.server_lr * D
-        if self.options.memory == "paper":
-            self.deliver(D=D, s=np.array([len(updates)], D.dtype))
-        else:
-            self.deliver(D=D)
+        means = self.tracked(updates, D)
+        if self.options.memory.startswith("paper"):
+            means |= {"D": D, "s": np.array([len(updates)], D.dtype)}
+        self.deliver(**means)
 
 
-def check_memory(config: RunConfig) -> None:
+def check_option(config: RunConfig, options: GateOptions) -> None:
+    """Refuse option 1 where some clients of a round were not in the round before."""
+    if options.option == 1 and config.clients_per_round < config.num_clients:
+        raise ConfigError(
+            f"With {config.algorithm}.option = 1 clients derive x from the round before, in which all must have taken "
+            f"part: set clients-per-round = {config.num_clients}, or {config.algorithm}.option = 2."
+        )
+
+
+def check_fedgate(config: RunConfig) -> None:
+    """Check FedGATE's options."""
+    check_option(config, config.table(GateOptions))
+
+
+def check_fedcomgate(config: RunConfig) -> None:
     """Refuse two memories of what compression left out."""
+    check_option(config, config.table(Options))
     if config.table(Options).memory != "none" and config.error_feedback:
         raise ConfigError(
             "fedcomgate.memory and error-feedback both keep what compression left out: "
@@ -86,6 +169,33 @@ def check_memory(config: RunConfig) -> None:
 def has_feedback(config: RunConfig) -> bool:
     """Return whether clients send later what compression left out."""
     return config.error_feedback or config.table(Options).memory == "local"
+
+
+def fedgate_damping(config: RunConfig, compressor: Compressor, size: int) -> float:
+    """Return FedGATE's a."""
+    return damping(config.table(GateOptions).damping, compressor, size)
+
+
+def fedcomgate_damping(config: RunConfig, compressor: Compressor, size: int) -> float:
+    """Return FedCOMGATE's a."""
+    return damping(config.table(Options).damping, compressor, size)
+
+
+def tracking_advice(config: RunConfig, compressor: Compressor, size: int) -> list[str]:
+    """Warn of what is tracked beside the wrong memory."""
+    memory, sent = has_feedback(config), config.table(Options).track == "sent"
+    if sent and memory and not compressor.unbiased:
+        return [
+            f"fedcomgate tracks what was sent and so makes up for what {compressor.name} leaves out; with a memory of it "
+            'as well, that counts twice and may diverge if little is sent: set fedcomgate.track = "own", or take the '
+            "memory away"
+        ]
+    if not sent and not memory and compressor.typical_variance(size):
+        return [
+            f'With fedcomgate.track = "own" and no memory nothing makes up for what {compressor.name} leaves out, and the '
+            'run stalls: set fedcomgate.memory = "local", or fedcomgate.track = "sent"'
+        ]
+    return []
 
 
 PLAIN = (
@@ -99,8 +209,11 @@ FEDGATE = Algorithm(
     "local gradient tracking",
     FedGATE,
     FedGATEClient,
+    options=GateOptions,
     needs=Needs(low_variance=True, no_second_feedback=True, plain_sgd=PLAIN),
     stateful=True,
+    check=check_fedgate,
+    damping=fedgate_damping,
 )
 FEDCOMGATE = Algorithm(
     "fedcomgate",
@@ -108,9 +221,11 @@ FEDCOMGATE = Algorithm(
     FedCOMGATE,
     FedCOMGATEClient,
     options=Options,
-    needs=Needs(low_variance=True, no_second_feedback=True, plain_sgd=PLAIN),
+    needs=Needs(low_variance=True, plain_sgd=PLAIN),
     stateful=True,
     compressor="uniform",
-    check=check_memory,
+    check=check_fedcomgate,
     feedback=has_feedback,
+    damping=fedcomgate_damping,
+    advice=tracking_advice,
 )

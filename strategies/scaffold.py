@@ -4,6 +4,9 @@ Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Lear
 
 Down: x and c. Up: u_i and c_i+ - c_i, two vectors. Server state: c, the mean of all the clients'
 c_i. Client state: c_i.
+
+Damping a (ours): both sides add a times what was sent to c_i and c, so that the errors of a coarse compressor do not build
+up in them.
 """
 
 from collections.abc import Sequence
@@ -12,9 +15,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from clients.fedcomgate import damping
 from clients.scaffold import ScaffoldClient
 from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
+from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.strategy import FederatedStrategy
@@ -32,6 +37,12 @@ class Options(Table):
         2,
         description="new control variate of a client: 1: its full gradient at x; 2: from its local steps",
     )
+    damping: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="a: how much of its change a control variate takes up; 0: 1 if the compressor's q <= 1, else 1/(1 + q)",
+    )
 
 
 class Scaffold(FederatedStrategy[Table]):
@@ -48,11 +59,12 @@ class Scaffold(FederatedStrategy[Table]):
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along the mean update, and renew c."""
         self.x = self.x - self.server_lr * self.mean(updates, "u")
-        self.renew_c(updates)
+        chosen = self.config.table(Options).damping
+        self.renew_c(updates, damping(chosen, self.compressor, self.x.size))
 
-    def renew_c(self, updates: Sequence[Update]) -> None:
+    def renew_c(self, updates: Sequence[Update], a: float = 1.0) -> None:
         """Keep c the mean of all the clients' c_i."""
-        self.c = self.c + total(updates, "dc") / self.config.num_clients
+        self.c = self.c + a * (total(updates, "dc") / self.config.num_clients)
 
 
 def check(config: RunConfig) -> None:
@@ -64,6 +76,11 @@ def check(config: RunConfig) -> None:
         )
 
 
+def scaffold_damping(config: RunConfig, compressor: Compressor, size: int) -> float:
+    """Return a."""
+    return damping(config.table(Options).damping, compressor, size)
+
+
 ALGORITHM = Algorithm(
     "scaffold",
     "control variates against drift",
@@ -73,4 +90,5 @@ ALGORITHM = Algorithm(
     needs=Needs(uniform_weighting=UNIFORM, low_variance=True, plain_sgd=PLAIN),
     stateful=True,
     check=check,
+    damping=scaffold_damping,
 )

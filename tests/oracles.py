@@ -169,15 +169,26 @@ def fedgate(
     lr: float,
     server_lr: float,
     N: int,
+    Q: Quantize = lambda name, k, i, v: v,
     decay: float = 1.0,
+    a: float = 1.0,
+    taus: list[int] | None = None,
+    weights: list[int] | None = None,
+    mistake: str = "",
 ) -> Iterator[Vector]:
-    """FedGATE, algorithm 3, with sampling: everyone who took part learns u at once."""
+    """FedGATE, algorithm 3, with sampling: everyone who took part learns u at once.
+
+    Ours: damping `a`, `taus` and `weights` of each client. `mistake`: the client divides the mean by its own tau.
+    """
     delta = np.zeros((N, len(x)))
-    for S in cohorts:
-        u_i = {i: corrected_sgd(g, i, x, tau, lr, delta[i]) for i in S}
-        u = sum(u_i.values()) / len(S)
+    tau_of, n = taus or [tau] * N, weights or [1] * N
+    for k, S in enumerate(cohorts, 1):
+        u_i = {i: Q("u", k, i, corrected_sgd(g, i, x, tau_of[i], lr, delta[i])) for i in S}
+        u = sum(n[i] * u_i[i] for i in S) / sum(n[i] for i in S)
+        T = sum(n[i] * u_i[i] / tau_of[i] for i in S) / sum(n[i] for i in S)
         for i in S:
-            delta[i] = delta[i] + (u_i[i] - u) / (lr * tau)
+            mean = u / tau_of[i] if mistake == "own tau" else T
+            delta[i] = delta[i] + a * (u_i[i] / tau_of[i] - mean) / lr
         x = x - server_lr * u
         lr = lr * decay
         yield x
@@ -195,25 +206,33 @@ def fedcomgate(
     memory: str = "none",
     mistake: str = "",
     decay: float = 1.0,
+    a: float = 1.0,
+    track: str = "sent",
+    taus: list[int] | None = None,
+    weights: list[int] | None = None,
 ) -> Iterator[Vector]:
     """FedCOMGATE, algorithms 2 and 4: everyone who took part learns D at once.
 
-    `memory` as in equations 8 and 9. `mistake` puts in one that other implementations make.
+    `memory` as in equations 8 and 9. `mistake` puts in one that other implementations make, or, "own tau", that the
+    client divides the mean by its own tau. Ours: damping `a`, `track`, `taus` and `weights` of each client.
     """
     delta, nu = np.zeros((N, len(x))), np.zeros((N, len(x)))
+    tau_of, n = taus or [tau] * N, weights or [1] * N
     for k, S in enumerate(cohorts, 1):
-        u_i = {i: corrected_sgd(g, i, x, tau, lr, delta[i]) / lr for i in S}
+        u_i = {i: corrected_sgd(g, i, x, tau_of[i], lr, delta[i]) / lr for i in S}
         part = len(S) if mistake == "quantizes u/s" else 1
         D_i = {i: Q("D", k, i, (u_i[i] + nu[i]) / part) for i in S}
-        count = N if mistake == "divides by N" else len(S) / part
-        D = sum(D_i.values()) / count
+        count = N if mistake == "divides by N" else sum(n[i] for i in S) / part
+        D = sum(n[i] * D_i[i] for i in S) / count
+        T = sum(n[i] * D_i[i] / tau_of[i] for i in S) / count
         for i in S:
-            own = u_i[i] if mistake == "tracks unquantized" else D_i[i]
-            delta[i] = delta[i] + (own - D) / tau
+            own = u_i[i] if track == "own" or mistake == "tracks unquantized" else D_i[i]
+            mean = D / tau_of[i] if mistake == "own tau" else T
+            delta[i] = delta[i] + a * (own / tau_of[i] - mean)
             if memory == "local":
                 nu[i] = nu[i] + u_i[i] - D_i[i]
-            elif memory == "paper":
-                nu[i] = nu[i] + u_i[i] / len(S) - D
+            elif memory != "none":
+                nu[i] = nu[i] + u_i[i] / (N if memory == "paper" else len(S)) - D
         x = x - lr * server_lr * D
         lr = lr * decay
         yield x
@@ -230,15 +249,16 @@ def scaffold(
     option: int = 2,
     Q: Quantize = lambda name, k, i, v: v,
     decay: float = 1.0,
+    a: float = 1.0,
 ) -> Iterator[Vector]:
-    """SCAFFOLD; G_i(x) = g_i(x) here, because there is no noise. Q acts on both vectors."""
+    """SCAFFOLD; G_i(x) = g_i(x) here, because there is no noise. Q acts on both vectors. Ours: damping `a`."""
     c_i, c = np.zeros((N, len(x))), np.zeros_like(x)
     for k, S in enumerate(cohorts, 1):
         us, changes = [], []
         for i in S:
             u = corrected_sgd(g, i, x, tau, lr, c_i[i] - c)
             renewed = g(i, x) if option == 1 else c_i[i] - c + u / (tau * lr)
-            change = Q("dc", k, i, renewed - c_i[i])
+            change = a * Q("dc", k, i, renewed - c_i[i])
             us.append(Q("u", k, i, u))
             changes.append(change)
             c_i[i] = c_i[i] + change

@@ -54,6 +54,7 @@ CASES: list[dict[str, Value]] = [
     {"algorithm": "fedavg", "num_rounds": 6},
     {"algorithm": "mifam", "num_rounds": 12},
     {"algorithm": "fedcomgate", "num_rounds": 12},
+    {"algorithm": "fedcomgate", "fedcomgate__option": 1, "clients_per_round": 20, "num_rounds": 4},
     {"algorithm": "scaffold", "compressor": "topk", "error_feedback": True, "num_rounds": 6},
     {"algorithm": "fedadam", "dataset": "quadratic", "num_rounds": 6},
     {"model": "resnet20", "num_rounds": 2, "local_steps": 1},

@@ -171,6 +171,8 @@ BLOCKS: dict[str, Value] = {
 BLOCK_NUMBERS: dict[str, Any] = {"momentum": 0.6, "lr": 0.1}
 Q, CONFIG = object(), object()  # stand for the quantizer, and the config, of a case
 QSGD: dict[str, Value] = {"compressor": "qsgd", "qsgd__levels": 8}
+COARSE: dict[str, Value] = {"compressor": "qsgd", "qsgd__levels": 2}
+DAMPING = 1 / (1 + 20**0.5 / 2)  # 1/(1 + q) of qsgd with 2 levels, 20 numbers
 
 
 @dataclass
@@ -265,6 +267,54 @@ CASES = {
         oracles.fedcomgate,
         {"server_lr": 1.0, "N": N, "Q": Q, "memory": "paper", "lr": 0.1},
         full=True,
+    ),
+    "fedcomgate, topk with the paper's memory, of the sampled": Case(
+        "fedcomgate",
+        {
+            "compressor": "topk",
+            "topk__ratio": 0.5,
+            "fedcomgate__memory": "paper-sampled",
+            "lr": 0.1,
+        },
+        oracles.fedcomgate,
+        {"server_lr": 1.0, "N": N, "Q": Q, "memory": "paper-sampled", "lr": 0.1},
+    ),
+    "fedcomgate, its own with error feedback": Case(
+        "fedcomgate",
+        {
+            "compressor": "topk",
+            "topk__ratio": 0.3,
+            "fedcomgate__track": "own",
+            "error_feedback": True,
+        },
+        oracles.fedcomgate,
+        {"server_lr": 1.0, "N": N, "Q": Q, "memory": "local", "track": "own"},
+        full=True,
+        float32=False,
+    ),
+    "fedcomgate, damped": Case(
+        "fedcomgate",
+        {**COARSE, "server_lr": 0.9},
+        oracles.fedcomgate,
+        {"server_lr": 0.9, "N": N, "Q": Q, "a": DAMPING},
+        full=True,
+        float32=False,
+    ),
+    "fedgate, damped": Case(
+        "fedgate",
+        {**COARSE, "fedgate__damping": 0.4},
+        oracles.fedgate,
+        {"server_lr": 1.0, "N": N, "Q": Q, "a": 0.4},
+        full=True,
+        float32=False,
+    ),
+    "scaffold, damped": Case(
+        "scaffold",
+        {**COARSE},
+        oracles.scaffold,
+        {"server_lr": 1.0, "N": N, "Q": Q, "a": DAMPING},
+        full=True,
+        float32=False,
     ),
     "fedcomgate, topk with error feedback": Case(
         "fedcomgate",
