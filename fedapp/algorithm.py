@@ -58,8 +58,8 @@ class Needs:
             )
         if self.unbiased_compressor and compressor and not compressor.unbiased:
             raise ConfigError(
-                f"{name} needs an unbiased compressor: set compressor to qsgd, randk, none or uniform "
-                "(with stochastic rounding)."
+                f"{name} needs an unbiased compressor: set compressor to dithered, qsgd, randk, none or "
+                "uniform (with stochastic rounding)."
             )
         if self.no_error_feedback and config.error_feedback:
             raise ConfigError(f"{self.no_error_feedback}: set error-feedback = false.")

@@ -34,7 +34,10 @@ class Sparsifier(Compressor):
     ratio: float = Field(0.1, gt=0, le=1, description="part of the numbers that is sent")
     values: Annotated[
         Compressor, BeforeValidator(_by_name), PlainSerializer(lambda values: values.name)
-    ] = Field(Identity(), description='what compresses these: "none", "float16", "qsgd", "uniform"')
+    ] = Field(
+        Identity(),
+        description='what compresses these: "none", "float16", "qsgd", "uniform", "dithered"',
+    )
 
     def complete(self, others: Mapping[str, Compressor]) -> Compressor:
         """Use the settings of the config for what compresses the numbers."""

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedapp.compression import Compressor, make_compressor
+from fedapp.models.layout import Piece
 from tests.support.compressors import QSGD8, RANDK, UNIFORM4
 from tests.support.vectors import Vector, gaussian, generator, quantized, step_of, unit_levels
 
@@ -54,6 +55,10 @@ UNBIASED = [
     make_compressor("randk", ratio=0.25),
     make_compressor("randk", ratio=0.5, values=QSGD8),
     make_compressor("randk", ratio=0.5, values=UNIFORM4),
+    make_compressor("dithered"),
+    make_compressor("dithered", step=0.01),
+    make_compressor("dithered", step=20.0),
+    make_compressor("dithered", nmse=0.5, pieces=(Piece(48, 6), Piece(12, 12))),
 ]
 
 
@@ -130,6 +135,9 @@ SHAPES = {
         make_compressor("topk", ratio=0.3, values=QSGD8),
         make_compressor("float16"),
         make_compressor("none"),
+        make_compressor("dithered"),
+        make_compressor("dithered", step=0.05),
+        make_compressor("dithered", nmse=0.3),
     ],
     ids=repr,
 )

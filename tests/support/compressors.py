@@ -33,6 +33,11 @@ COMPRESSORS = [
     make_compressor("randk", ratio=0.4, values=QSGD8),
     make_compressor("randk", ratio=0.2, values=make_compressor("uniform", bits=8)),
     make_compressor("topk", ratio=0.5, values=make_compressor("randk", ratio=0.5)),
+    make_compressor("dithered"),
+    make_compressor("dithered", step=0.001),
+    make_compressor("dithered", step=50.0),
+    make_compressor("dithered", nmse=0.1),
+    make_compressor("topk", ratio=0.2, values=make_compressor("dithered", step=0.5)),
 ]
 
 every_compressor = pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
