@@ -215,7 +215,7 @@ class RunConfig(Table):
     )
     compressor: str = Field(
         "",
-        description='of what clients send: "none", "float16", "qsgd", "uniform", "topk", "randk", "dithered"; empty: the algorithm\'s own (see `fedapp algorithms`)',
+        description='of what clients send: "none", "float16", "bfloat16", "qsgd", "uniform", "dithered", "natural", "sign", "topk", "ternary", "randk", "lowrank"; empty: the algorithm\'s own (see `fedapp algorithms`)',
     )
     error_feedback: bool = Field(
         False, description="clients add what compression lost to their next update"

@@ -156,7 +156,7 @@ def test_another_generator_gives_other_bytes_only_if_chance_decides(
 ) -> None:
     v = gaussian(1000)
     by_chance = any(
-        name in repr(compressor) for name in ("QSGD", "stochastic", "RandK", "Dithered")
+        name in repr(compressor) for name in ("QSGD", "stochastic", "RandK", "Dithered", "Natural")
     )
     by_chance &= repr(compressor) != "RandK(ratio=1.0, values=Identity())"
     assert (compressor.encode(v, generator(3)) != compressor.encode(v, generator(4))) == by_chance

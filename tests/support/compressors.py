@@ -38,6 +38,12 @@ COMPRESSORS = [
     make_compressor("dithered", step=50.0),
     make_compressor("dithered", nmse=0.1),
     make_compressor("topk", ratio=0.2, values=make_compressor("dithered", step=0.5)),
+    make_compressor("bfloat16"),
+    make_compressor("natural"),
+    make_compressor("sign"),
+    make_compressor("topk", ratio=0.1, values="ternary"),
+    make_compressor("ternary", ratio=0.3),
+    make_compressor("lowrank"),
 ]
 
 every_compressor = pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
