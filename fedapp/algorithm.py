@@ -97,7 +97,7 @@ def _nothing_to_note(config: RunConfig, layout: Layout) -> list[str]:
 
 def _error_feedback(config: RunConfig) -> bool:
     """Return whether clients send later what compression left out."""
-    return config.error_feedback
+    return bool(config.error_feedback)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Algorithm:
 
     def keeps_state(self, config: RunConfig) -> bool:
         """Return whether clients remember something between rounds, be it for error feedback or their optimizer."""
-        return self.stateful or config.error_feedback or config.keeps_optimizer
+        return self.stateful or bool(config.error_feedback) or config.keeps_optimizer
 
     def keys(self) -> dict[str, Value]:
         """Return the config keys that it reads beside those of every run, with their defaults."""
