@@ -44,6 +44,7 @@ class FedBCGDPlusClient(BlockClient):
     """Variance-reduced local steps, corrected by c - c_i."""
 
     sends = ("u", "dc")
+    differences = ("dc",)
     clips_direction = True  # clipped one by one, its gradients would be a biased estimate
 
     def update(self, x: Tensor, c: Tensor, block: Tensor) -> dict[str, Tensor]:
@@ -55,7 +56,7 @@ class FedBCGDPlusClient(BlockClient):
         for batch in self.batches():
             direction = self.gradient(y, batch) + shift
             y -= self.lr * self.clipped(direction - self.gradient_aside(x, batch))
-        dc = self.send("dc", self.of(G - c_i), feedback=False)
+        dc = self.send("dc", self.of(G - c_i))
         if self.options.control == "printed":
             self.state["c_i"] = G
         else:  # only what the server hears of, so that c stays the mean of all c_i

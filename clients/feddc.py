@@ -16,6 +16,7 @@ class FedDCClient(Client):
 
     options: "Options"
     sends = ("u", "dc")
+    differences = ("dc",)
 
     def update(self, x: Tensor, c: Tensor) -> dict[str, Tensor]:
         """Train, add the drift to h_i, renew c_i, and send u_i and how c_i changed."""
@@ -25,6 +26,6 @@ class FedDCClient(Client):
             y -= self.lr * (self.gradient(y, batch) + alpha * (y + h_i - x) - c_i + c)
         u = self.send("u", x - y)
         renewed = c_i - c + (x - y) / (self.steps * self.lr)
-        dc = self.send("dc", renewed - c_i, feedback=False)
+        dc = self.send("dc", renewed - c_i)
         self.state["h_i"], self.state["c_i"] = h_i - u, c_i + dc
         return {"u": u, "dc": dc}

@@ -16,6 +16,7 @@ class ScaffoldClient(TrackingClient):
 
     options: "Options"
     sends = ("u", "dc")
+    differences = ("dc",)
 
     def update(self, x: Tensor, c: Tensor) -> dict[str, Tensor]:
         """Train, renew c_i, and send u_i and how c_i changed."""
@@ -26,6 +27,6 @@ class ScaffoldClient(TrackingClient):
         else:
             renewed = u / (self.steps * self.lr) + (c_i - c)
         # Compressed, c_i changes by what the server hears, damped, so that c stays the mean of the c_i.
-        dc = self.send("dc", renewed - c_i, feedback=False)
+        dc = self.send("dc", renewed - c_i)
         self.state["c_i"] = c_i + damping(self.options.damping, self.compressor, len(x)) * dc
         return {"u": u, "dc": dc}

@@ -58,8 +58,8 @@ class Needs:
             )
         if self.unbiased_compressor and compressor and not compressor.unbiased:
             raise ConfigError(
-                f"{name} needs an unbiased compressor: set compressor to qsgd, randk, none or uniform "
-                "(with stochastic rounding)."
+                f"{name} needs an unbiased compressor: set compressor to dithered, qsgd, randk, none or "
+                "uniform (with stochastic rounding)."
             )
         if self.no_error_feedback and config.error_feedback:
             raise ConfigError(f"{self.no_error_feedback}: set error-feedback = false.")
@@ -97,7 +97,7 @@ def _nothing_to_note(config: RunConfig, layout: Layout) -> list[str]:
 
 def _error_feedback(config: RunConfig) -> bool:
     """Return whether clients send later what compression left out."""
-    return config.error_feedback
+    return bool(config.error_feedback)
 
 
 def _undamped(config: RunConfig, compressor: Compressor, size: int) -> float:
@@ -148,7 +148,7 @@ class Algorithm:
 
     def keeps_state(self, config: RunConfig) -> bool:
         """Return whether clients remember something between rounds, be it for error feedback or their optimizer."""
-        return self.stateful or config.error_feedback or config.keeps_optimizer
+        return self.stateful or bool(config.error_feedback) or config.keeps_optimizer
 
     def keys(self) -> dict[str, Value]:
         """Return the config keys that it reads beside those of every run, with their defaults."""

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from flwr.serverapp import Grid
 
-from fedapp import aggregation, downlink
+from fedapp import aggregation, downlink, feedback
 from fedapp.agreement import with_facts
 from fedapp.config import RunConfig
 from fedapp.doors import is_outside
@@ -62,6 +62,7 @@ def check(config: RunConfig, problem: Start) -> None:
         )
     mean_rule = algorithm.strategy.rule_is_a_mean
     aggregation.check(config, mean_rule)
+    feedback.check(config, mean_rule)
     _, buffers = problem.initial()
     privacy = server_privacy(config)
     privacy.demand(mean_rule, buffers.size)

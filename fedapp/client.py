@@ -13,6 +13,7 @@ from torch import Tensor
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.feedback import EF21
 from fedapp.optimizers import clip_, make_optimizer
 from fedapp.privacy import node_privacy
 from fedapp.problems.protocols import Loss, NetworkObjective, Objective
@@ -32,6 +33,8 @@ class Client(NumPyClient):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("u",)
+    # Of these, those that are differences to what the server has: error feedback leaves them alone.
+    differences: ClassVar[tuple[str, ...]] = ()
     # Whether `update` clips the direction of a step, by `clipped`, instead of every gradient.
     clips_direction: ClassVar[bool] = False
     options: Table  # an algorithm with keys of its own says of which type
@@ -119,6 +122,12 @@ class Client(NumPyClient):
 
     def send(self, name: str, vector: Tensor, feedback: bool = True) -> Tensor:
         """Send a vector as `name`; return it as the server will see it: Q(vector). See `Uplink.send`."""
+        feedback = feedback and name not in self.differences
+        if not feedback and name not in self.differences and self.config.error_feedback == EF21:
+            raise ConfigError(
+                f"EF21's server must know that '{name}' is sent without feedback: add differences = ({name!r},) to "
+                f"{type(self).__name__}."
+            )
         return self.uplink.send(name, vector, feedback)
 
     def train(self, received: Arrays, buffers: NDArray[Any]) -> Update:

@@ -231,10 +231,11 @@ class RunConfig(Table):
     )
     compressor: str = Field(
         "",
-        description='of what clients send: "none", "float16", "qsgd", "uniform", "topk", "randk"; empty: the algorithm\'s own (see `fedapp algorithms`)',
+        description='of what clients send: "none", "float16", "bfloat16", "qsgd", "uniform", "dithered", "natural", "sign", "topk", "ternary", "randk", "lowrank"; empty: the algorithm\'s own (see `fedapp algorithms`)',
     )
-    error_feedback: bool = Field(
-        False, description="clients add what compression lost to their next update"
+    error_feedback: bool | Literal["ef21"] = Field(
+        False,
+        description='true: clients add what compression lost to their next update; "ef21": they send how their update has changed',
     )
     downlink: Literal["none", "grid"] = Field(
         "none",
@@ -400,6 +401,13 @@ class RunConfig(Table):
     time: TimeKeys = TimeKeys()
     dp: DpKeys = DpKeys()
     lora: LoraKeys = LoraKeys()
+
+    @field_validator("error_feedback", mode="before")
+    @classmethod
+    def _known_rule(cls, rule: object) -> object:
+        if not isinstance(rule, bool) and rule != "ef21":
+            raise ValueError('should be true, false or "ef21"')
+        return rule
 
     @field_validator("dataset")
     @classmethod

@@ -28,6 +28,7 @@ from fedapp.errors import ConfigError
 from fedapp.evaluation import ClientEvaluation, demand_held_out
 from fedapp.exchange import Exchange
 from fedapp.failures import FailureLog
+from fedapp.feedback import EF21, MeanOfKnown
 from fedapp.frozen import FrozenSender
 from fedapp.hosting import Hosting
 from fedapp.ledger import Place, StateLedger, part_of
@@ -98,6 +99,9 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.attendance = None if secret else Attendance(config.num_clients)
         self.failures = FailureLog()
         self.evaluation = ClientEvaluation(config, self.hosting, self.failures, self.frozen)
+        fed_back = tuple(name for name in names if name not in algorithm.client.differences)
+        ef21 = compressor and config.error_feedback == EF21
+        self.known = MeanOfKnown(fed_back, config.num_clients) if ef21 else None
         self._aggregator = aggregation.aggregator_of(config, self.privacy, np.zeros_like(x))
         self._buffer_rule = aggregation.buffer_rule_of(config)
         self._round = self._attempt = 0  # under way
@@ -299,7 +303,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
             self.buffers = self._buffer_rule([update["buffers"] for update in updates])
         self.privacy.aggregated()
         before, self.lr = self.x, self.config.lr_at(round_)
-        self.aggregate(updates)
+        self.aggregate(self.known.applied(updates) if self.known else updates)
         if not wire.is_finite(self.x):
             self.x = before
             raise self.admission.divergence(
@@ -311,6 +315,8 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
             self.ledger.reset(lost)
             self.downlink.reset()
             self._aggregator.reset()
+            if self.known:
+                self.known.reset()
             self.setup()
 
     def summary(self) -> None:
@@ -351,12 +357,13 @@ def _vectors(strategy: FederatedStrategy[Any]) -> Arrays:
 
 def _since_later_versions(
     strategy: FederatedStrategy[Any],
-) -> dict[str, UpdateLengths | Attendance | Downlink]:
+) -> dict[str, UpdateLengths | Attendance | Downlink | MeanOfKnown]:
     """Return what an old checkpoint has nothing of."""
     parts = {
         "admission": strategy.admission.lengths,
         "attendance": strategy.attendance,
         "downlink": strategy.downlink,
+        "known": strategy.known,
     }
     return {kind: part for kind, part in parts.items() if part}
 

@@ -1,4 +1,8 @@
-"""The way from a client to the server: noise, what error feedback remembers, compression."""
+"""The way from a client to the server: noise, what error feedback remembers, compression.
+
+Error feedback: Karimireddy et al., Error Feedback Fixes SignSGD and other Gradient Compression Schemes, ICML 2019. EF21:
+see `feedback.py`.
+"""
 
 import numpy as np
 import torch
@@ -6,6 +10,7 @@ from torch import Tensor
 
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
+from fedapp.feedback import EF21
 from fedapp.models.layout import Piece
 from fedapp.privacy import NodePrivacy
 from fedapp.randomness import generator
@@ -39,16 +44,25 @@ class Uplink:
         if self.compressor is None:
             self.arrays[name] = vector.detach().cpu().numpy()
             return vector
-        error, feedback = f"error.{name}", feedback and self.config.error_feedback
-        if feedback and error in self.state:
-            vector = vector + self.state[error]
+        rule = self.config.error_feedback if feedback else False
+        if rule == EF21:
+            known = self.state.get(f"known.{name}", torch.zeros_like(vector))
+            self.state[f"known.{name}"] = known = known + self._compress(name, vector - known)
+            return known
+        if rule and f"error.{name}" in self.state:
+            vector = vector + self.state[f"error.{name}"]
+        sent = self._compress(name, vector)
+        if rule:
+            self.state[f"error.{name}"] = vector - sent
+        return sent
+
+    def _compress(self, name: str, vector: Tensor) -> Tensor:
+        """Compress a vector for the server; return what the server will decode."""
+        assert self.compressor
         rng = generator(self.config.seed, f"compress {name}", self.round, self.client)
         payload, seen = self.compressor.transmit(vector.detach().cpu().numpy(), rng)
         self.arrays[name] = np.frombuffer(payload, np.uint8)
-        sent = torch.from_numpy(seen).to(vector)
-        if feedback:
-            self.state[error] = vector - sent
-        return sent
+        return torch.from_numpy(seen).to(vector)
 
     def for_pieces(self, pieces: tuple[Piece, ...]) -> "Uplink":
         """Return an uplink for vectors that are made of other tensors."""

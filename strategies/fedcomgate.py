@@ -168,7 +168,7 @@ def check_fedcomgate(config: RunConfig) -> None:
 
 def has_feedback(config: RunConfig) -> bool:
     """Return whether clients send later what compression left out."""
-    return config.error_feedback or config.table(Options).memory == "local"
+    return bool(config.error_feedback) or config.table(Options).memory == "local"
 
 
 def fedgate_damping(config: RunConfig, compressor: Compressor, size: int) -> float:

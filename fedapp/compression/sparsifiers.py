@@ -1,4 +1,8 @@
-"""Sparsifiers: a part of the numbers, and where they are."""
+"""Sparsifiers: a part of the numbers, and where they are.
+
+Ternary: Sattler et al., Robust and Communication-Efficient Federated Learning from Non-IID Data, IEEE Transactions on Neural
+Networks and Learning Systems 2020 (sparse ternary compression).
+"""
 
 import math
 from collections.abc import Mapping
@@ -12,6 +16,7 @@ from fedapp.compression import integers
 from fedapp.compression.compressor import Compressor, Parts, Vector, known
 from fedapp.compression.floats import Identity
 from fedapp.compression.payload import NotFiniteError, Reader
+from fedapp.compression.signs import Sign
 from fedapp.randomness import Generator
 
 Positions = NDArray[np.int64]
@@ -22,6 +27,7 @@ def _by_name(values: Any) -> Any:
     if not isinstance(values, str):
         return values
     dense = {name: c for name, c in known().items() if not issubclass(c, Sparsifier)}
+    dense |= {"ternary": Sign}  # signs of what is kept, and 0
     if values not in dense:
         *first, last = map(repr, dense)
         raise ValueError(f"should be {', '.join(first)} or {last}")
@@ -34,7 +40,10 @@ class Sparsifier(Compressor):
     ratio: float = Field(0.1, gt=0, le=1, description="part of the numbers that is sent")
     values: Annotated[
         Compressor, BeforeValidator(_by_name), PlainSerializer(lambda values: values.name)
-    ] = Field(Identity(), description='what compresses these: "none", "float16", "qsgd", "uniform"')
+    ] = Field(
+        Identity(),
+        description='what compresses these: "none", "dithered", "float16", "ternary", ...: any that is not a sparsifier',
+    )
 
     def complete(self, others: Mapping[str, Compressor]) -> Compressor:
         """Use the settings of the config for what compresses the numbers."""
@@ -98,6 +107,20 @@ class TopK(Sparsifier):
         """Return what is left out at worst, and the error of what is kept."""
         k = self.kept(size)
         return 1 - k / max(size, 1) + self.values.variance(k)
+
+
+class Ternary(TopK):
+    """The k largest as their signs times the mean of their sizes: -m, 0 or m; biased, so it wants error feedback."""
+
+    values: Annotated[
+        Compressor, BeforeValidator(_by_name), PlainSerializer(lambda values: values.name)
+    ] = Field(Sign(), exclude=True)
+    name: ClassVar[str] = "ternary"
+    codec: ClassVar[int] = 10
+
+    def variance(self, size: int) -> float:
+        """Return what top-1 leaves at worst: |v|_1^2/k of the kept numbers is what the signs catch."""
+        return 1 - 1 / max(size, 1) + 1e-6
 
 
 class RandK(Sparsifier):

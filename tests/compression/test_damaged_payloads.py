@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fedapp.compression import Compressor, PayloadError, make_compressor
 from fedapp.compression.payload import OVERHEAD, seal
+from fedapp.models.layout import Piece
 from tests.support.compressors import COMPRESSORS, QSGD8, any_compressor, every_compressor
 from tests.support.payloads import SIZE, body_of, with_a_bit_flipped
 from tests.support.vectors import PROPERTY, gaussian, generator
@@ -68,6 +69,9 @@ def test_payloads_of_other_compressors_are_refused(compressor: Compressor, size:
         ("uniform", {"zero_point_noise": 0}, {"zero_point_noise": 1}),
         ("uniform", {"tensors": (10, 30)}, {"tensors": (30, 10)}),
         ("topk", {"ratio": 0.5}, {"ratio": 0.501}),
+        ("dithered", {"step": 1.0}, {"step": 1.1}),
+        ("dithered", {"nmse": 0.0}, {"nmse": 0.2}),
+        ("dithered", {"pieces": (Piece(40, 40),)}, {"pieces": (Piece(40, 10),)}),
         ("topk", {"values": QSGD8}, {"values": make_compressor("qsgd", levels=9)}),
     ],
 )

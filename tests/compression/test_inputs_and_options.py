@@ -82,6 +82,18 @@ def test_what_is_encoded_can_be_decoded_up_to_the_largest_float(compressor: Comp
         ("randk", {"ratio": 0}),
         ("randk", {"ratio": 2}),
         ("randk", {"values": None}),
+        ("dithered", {"step": 0.0}),
+        ("dithered", {"step": -1.0}),
+        ("dithered", {"step": 1e4}),
+        ("dithered", {"nmse": -0.1}),
+        ("dithered", {"levels": 3}),
+        ("bfloat16", {"bits": 16}),
+        ("natural", {"levels": 1}),
+        ("sign", {"tensors": (-1,)}),
+        ("ternary", {"ratio": 0}),
+        ("topk", {"values": "ternaries"}),
+        ("lowrank", {"rank": 0}),
+        ("lowrank", {"rank": 2.5}),
     ],
 )
 def test_wrong_options_are_a_config_error(name: str, options: dict[str, Any]) -> None:

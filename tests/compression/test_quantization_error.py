@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedapp.compression import Compressor, make_compressor
+from fedapp.models.layout import Piece
 from tests.support.compressors import QSGD8, RANDK, UNIFORM4
 from tests.support.vectors import Vector, gaussian, generator, quantized, step_of, unit_levels
 
@@ -54,6 +55,12 @@ UNBIASED = [
     make_compressor("randk", ratio=0.25),
     make_compressor("randk", ratio=0.5, values=QSGD8),
     make_compressor("randk", ratio=0.5, values=UNIFORM4),
+    make_compressor("dithered"),
+    make_compressor("dithered", step=0.01),
+    make_compressor("dithered", step=20.0),
+    make_compressor("natural"),
+    make_compressor("randk", ratio=0.5, values=make_compressor("natural")),
+    make_compressor("dithered", nmse=0.5, pieces=(Piece(48, 6), Piece(12, 12))),
 ]
 
 
@@ -74,6 +81,10 @@ def test_payloads_are_unbiased_within_the_standard_error(compressor: Compressor)
     "compressor",
     [
         make_compressor("float16"),
+        make_compressor("bfloat16"),
+        make_compressor("sign"),
+        make_compressor("ternary", ratio=0.9),
+        make_compressor("lowrank", rank=1, pieces=(Piece(60, 6),)),
         make_compressor("uniform", bits=8, rounding="nearest"),
         make_compressor("uniform", bits=4, rounding="nearest", zero_point_noise=1),
         make_compressor("topk", ratio=0.9),
@@ -130,6 +141,15 @@ SHAPES = {
         make_compressor("topk", ratio=0.3, values=QSGD8),
         make_compressor("float16"),
         make_compressor("none"),
+        make_compressor("dithered"),
+        make_compressor("dithered", step=0.05),
+        make_compressor("dithered", nmse=0.3),
+        make_compressor("bfloat16"),
+        make_compressor("natural"),
+        make_compressor("sign"),
+        make_compressor("sign", tensors=(100, 50)),
+        make_compressor("ternary", ratio=0.1),
+        make_compressor("lowrank", rank=2, pieces=(Piece(120, 12), Piece(30, 30))),
     ],
     ids=repr,
 )

@@ -37,6 +37,17 @@ COMPRESSORS = [
     make_compressor("contextual", step=0.05),
     make_compressor("contextual", nmse=0.1),
     make_compressor("contextual", max_bytes=100),
+    make_compressor("dithered"),
+    make_compressor("dithered", step=0.001),
+    make_compressor("dithered", step=50.0),
+    make_compressor("dithered", nmse=0.1),
+    make_compressor("topk", ratio=0.2, values=make_compressor("dithered", step=0.5)),
+    make_compressor("bfloat16"),
+    make_compressor("natural"),
+    make_compressor("sign"),
+    make_compressor("topk", ratio=0.1, values="ternary"),
+    make_compressor("ternary", ratio=0.3),
+    make_compressor("lowrank"),
 ]
 
 every_compressor = pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
