@@ -18,6 +18,7 @@ class Exchange:
 
     sent: list[tuple[Metadata, list[int]]] = field(default_factory=list)  # and for which clients
     downlink_bytes: int = 0
+    downlink_overhead: int = 0  # bytes of what is sent beside the arrays' data
 
     def invite(
         self,
@@ -32,6 +33,7 @@ class Exchange:
         clients = list(invitation.accepted)
         alone = wire.per_client_nbytes(content)
         self.downlink_bytes += len(clients) * wire.nbytes(shared) + alone
+        self.downlink_overhead += wire.per_client_overhead(content)
         self._add_frozen(content, frozen)
         return self._message(node, content, "train", invitation.round, clients, timeout)
 
@@ -72,6 +74,7 @@ class Exchange:
             whole.updates += reply.updates
             whole.refusals += reply.refusals
             whole.uplink_bytes += reply.uplink_bytes
+            whole.uplink_overhead += reply.uplink_overhead
         return whole
 
     def read_evaluations(self, messages: Iterable[Message]) -> Evaluations:

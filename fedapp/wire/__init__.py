@@ -49,6 +49,7 @@ from fedapp.wire.invitation import (
     pack_invitation,
     part_of,
     per_client_nbytes,
+    per_client_overhead,
     take_shared,
     unpack_invitation,
 )
@@ -110,6 +111,7 @@ __all__ = [
     "pack_report_error",
     "part_of",
     "per_client_nbytes",
+    "per_client_overhead",
     "printable",
     "record_of",
     "rejection_of",

@@ -1,5 +1,6 @@
 """The invitation: what the server sends a node in a round."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from fedapp.wire.arrays import Arrays, WireError, arrays_of, record_of
 from fedapp.wire.checks import are_whole_numbers
 from fedapp.wire.facts import facts_head, facts_of
 from fedapp.wire.frozen import FROZEN, frozen_arrays_of, frozen_digest_of, frozen_head
+from fedapp.wire.overhead import config_bytes, content_overhead
 
 # Keys of the config record: columns of the table that says which client alone receives which array.
 PER_CLIENT = ("own-clients", "own-names", "own-arrays")
@@ -70,6 +72,32 @@ def per_client_nbytes(content: RecordDict) -> int:
     """Return the bytes of what clients receive alone, counted for each client that receives it."""
     places: Any = content.config_records["round"].get("own-arrays", [])
     return sum(len(content.array_records["own"][str(place)].data) for place in places)
+
+
+def per_client_overhead(content: RecordDict) -> int:
+    """Return what is sent of invitations beside the arrays' data, if each client had one of its own."""
+    head: dict[str, Any] = dict(content.config_records["round"])
+    own: dict[int, list[tuple[str, int]]] = {}
+    for client, name, place in _per_client_rows(head):
+        own.setdefault(client, []).append((name, place))
+    alike = Counter(tuple(own.get(client, ())) for client in head["clients"])
+    return sum(count * _overhead_alone(content, rows) for rows, count in alike.items())
+
+
+def _overhead_alone(content: RecordDict, own: tuple[tuple[str, int], ...]) -> int:
+    """Return it for one client, which alone receives the arrays `own`: their names, and where they are."""
+    head: dict[str, Any] = {
+        key: value[:1] if key in ("clients", "accepted", "digests") else value  # type: ignore[index]
+        for key, value in content.config_records["round"].items()
+        if key not in ("kept-clients", "kept-tags", *PER_CLIENT)
+    }
+    records: dict[str, ArrayRecord | int] = {"shared": content.array_records["shared"]}
+    if own:
+        names, places = zip(*own, strict=True)
+        head |= dict(zip(PER_CLIENT, (len(own) * [0], list(names), list(places)), strict=True))
+        arrays = [content.array_records["own"][str(place)] for place in dict.fromkeys(places)]
+        records["own"] = ArrayRecord({str(index): array for index, array in enumerate(arrays)})
+    return content_overhead(records | {"round": config_bytes(head)})
 
 
 def unpack_invitation(content: RecordDict) -> Invitation:
