@@ -113,7 +113,7 @@ FIGURES = {
         _cost("uplink_overhead_bytes", "uplink headers and records, all clients", "bytes"),
         _cost("downlink_overhead_bytes", "downlink headers and records, all clients", "bytes"),
         # Not in the file: `value_in` adds uplink and downlink up.
-        Figure(TOTAL, "total bytes, up and down, all clients", "lower", "bytes", source="round"),
+        Figure(TOTAL, "total bytes, all clients", "lower", "bytes", source="round"),
         _cost("uplink_bits_nominal", "nominal uplink bits, all clients", "bits"),
         _cost("simulated_seconds", "simulated time", "seconds"),
         _cost("simulated_seconds_nominal", "simulated time, nominal bits", "seconds"),

@@ -145,7 +145,7 @@ def test_the_x_axis_can_be_switched(show: Show, tmp_path: Path) -> None:
     seen = [by_rounds]
     for name, said, tick in [
         ("Uplink", "uplink bytes, all clients", r"[\d.]+ GB"),
-        ("Up + down", "total bytes, up and down, all clients", r"[\d.]+ GB"),
+        ("Up + down", "total bytes, all clients", r"[\d.]+ GB"),
         ("Simulated time", "simulated time", r"\d+ min"),
         ("Wall time", "wall time", r"\d+ s"),
     ]:
