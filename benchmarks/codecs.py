@@ -33,6 +33,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
+from benchmarks import leaderboard
 from fedapp.compression import Compressor, make_compressor
 from fedapp.compression.floats import MANTISSA, ZERO, Float16, Identity
 from fedapp.compression.payload import OVERHEAD
@@ -305,7 +306,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9, help="of each call; the fastest counts")
     parser.add_argument("--scaling", action="store_true", help="up to 50 million coordinates too")
     parser.add_argument("--out", type=Path, default=Path("benchmark-results"))
+    parser.add_argument("--leaderboard", action="store_true", help="see benchmarks/leaderboard.py")
+    parser.add_argument("--quick", action="store_true", help="leaderboard: middle phase, once each")
+    parser.add_argument("--updates", type=Path, help="leaderboard: files of benchmarks.updates")
+    parser.add_argument("--peer", action="append", default=[], help="leaderboard: NAME=PYTHON")
     arguments = parser.parse_args()
+    if arguments.leaderboard:
+        peers = dict(each.split("=", 1) for each in arguments.peer)
+        repeats = 1 if arguments.quick else arguments.repeats
+        leaderboard.run(arguments.updates, peers, arguments.quick, repeats, arguments.out)
+        return
     updates, test = real_updates(arguments.data_dir)
     accuracy = test["test_accuracy"]
     print(f"{len(updates)} updates of {updates[0].size:,} numbers; test accuracy {accuracy:.0%}")

@@ -101,6 +101,10 @@ class TimeKeys(Table):
         ge=0,
         description="simulated clock: time to send a model over time to train on one sample",
     )
+    downlink: bool = Field(
+        False,
+        description="simulated clock: what the server sends takes time, too, over the same channel; the papers leave it out",
+    )
 
 
 class GridKeys(Table):

@@ -43,7 +43,7 @@ class Parcel:
     """What a node is sent for all of its clients."""
 
     shared: ArrayRecord
-    nbytes: int  # that the invited clients receive, each counted alone
+    alone: Sequence[ArrayRecord]  # what each invited client would receive if it were alone there
     model: str = ""  # digest of what is on a grid; see `wire/downlink.py`
     base: str = ""
 
@@ -70,7 +70,7 @@ class Downlink:
 
     def parcel(self, node: int, clients: Sequence[int]) -> Parcel:
         """Return what a node is sent for some of its clients."""
-        return Parcel(self._shared, len(clients) * wire.nbytes(self._shared))
+        return Parcel(self._shared, len(clients) * [self._shared])
 
     def arrived(self, clients: Iterable[int]) -> None:
         """Note which clients sent an update, and so hold what they were sent."""
@@ -160,15 +160,15 @@ class GridDownlink(Downlink):
 
     def parcel(self, node: int, clients: Sequence[int]) -> Parcel:
         """Return the difference to what a node holds; without memory, the vectors as they are."""
-        nbytes = sum(wire.nbytes(self._record(self._held.get(client, 0))) for client in clients)
+        alone = [self._record(self._held.get(client, 0)) for client in clients]
         if not self._remembers:
-            return Parcel(self._as_it_is(), nbytes)
+            return Parcel(self._as_it_is(), alone)
         self._asked |= dict.fromkeys(clients, node)
         # Until an update confirms it, it is not known which of two models a node holds.
         base = self._on_node.pop(node, 0)
         base = base if base in self._models else 0
         known = self._digest(base) if base else ""
-        return Parcel(self._record(base), nbytes, self._digest(self._round), known)
+        return Parcel(self._record(base), alone, self._digest(self._round), known)
 
     def _record(self, base: int) -> ArrayRecord:
         """Return what goes to who holds the model of round `base`; encoded once for all of these."""

@@ -19,6 +19,7 @@ class Exchange:
 
     sent: list[tuple[Metadata, list[int]]] = field(default_factory=list)  # and for which clients
     downlink_bytes: int = 0
+    downlink_overhead: int = 0  # bytes of what is sent beside the arrays' data
 
     def invite(
         self,
@@ -32,7 +33,8 @@ class Exchange:
         invitation = replace(invitation, model=parcel.model, base=parcel.base)
         content = wire.pack_invitation(invitation, parcel.shared)
         clients = list(invitation.accepted)
-        self.downlink_bytes += parcel.nbytes + wire.per_client_nbytes(content)
+        self.downlink_bytes += sum(map(wire.nbytes, parcel.alone)) + wire.per_client_nbytes(content)
+        self.downlink_overhead += wire.per_client_overhead(content, parcel.alone)
         self._add_frozen(content, frozen)
         return self._message(node, content, "train", invitation.round, clients, timeout)
 
@@ -73,6 +75,7 @@ class Exchange:
             whole.updates += reply.updates
             whole.refusals += reply.refusals
             whole.uplink_bytes += reply.uplink_bytes
+            whole.uplink_overhead += reply.uplink_overhead
         return whole
 
     def read_evaluations(self, messages: Iterable[Message]) -> Evaluations:

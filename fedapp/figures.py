@@ -6,6 +6,7 @@ figure `test_<metric>` on the server's test set there are some of the clients' o
 and others.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -56,6 +57,7 @@ OVER_CLIENTS = {
     "worst10": ", worst tenth",
     "std": ", std over clients",
 }
+TOTAL = "total_bytes"
 ERRORS = re.compile(r"(^|_)(loss|error|mse|rmse|mae|perplexity)$")  # of these, less is better
 _OF_CLIENTS = re.compile(rf"client_(finetuned_)?(.+?)_({'|'.join(OVER_CLIENTS)})")
 
@@ -108,6 +110,10 @@ FIGURES = {
         _cost("failures"),
         _cost("uplink_bytes", "uplink bytes, all clients", "bytes"),
         _cost("downlink_bytes", "downlink bytes, all clients", "bytes"),
+        _cost("uplink_overhead_bytes", "uplink headers and records, all clients", "bytes"),
+        _cost("downlink_overhead_bytes", "downlink headers and records, all clients", "bytes"),
+        # Not in the file: `value_in` adds uplink and downlink up.
+        Figure(TOTAL, "total bytes, all clients", "lower", "bytes", source="round"),
         _cost("uplink_bits_nominal", "nominal uplink bits, all clients", "bits"),
         _cost("simulated_seconds", "simulated time", "seconds"),
         _cost("simulated_seconds_nominal", "simulated time, nominal bits", "seconds"),
@@ -156,6 +162,16 @@ def find_figure(name: str) -> Figure:
         like = find_figure(f"test_{found[2]}")
         return next(figure for figure in _with_clients(like) if figure.name == name)
     return Figure(name, better="lower" if ERRORS.search(name) else "higher")
+
+
+def value_in(record: Mapping[str, Any], name: str) -> Any:
+    """Return a figure of a round's record, or what follows from others in it; None if there is none."""
+    if name != TOTAL or TOTAL in record:
+        return record.get(name)
+    up, down = record.get("uplink_bytes"), record.get("downlink_bytes")
+    if up is None or down is None:
+        return None
+    return up + down if math.isfinite(up + down) else None
 
 
 def accuracy_of(record: Mapping[str, Any]) -> float:

@@ -213,8 +213,16 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
                 "failures": len(refusals),
                 "uplink_bytes": reply.uplink_bytes,
                 "downlink_bytes": self._exchange.downlink_bytes,
+                "uplink_overhead_bytes": reply.uplink_overhead,
+                "downlink_overhead_bytes": self._exchange.downlink_overhead,
                 **traffic.round_costs(
-                    self.config, server_round, updates, nominal, reply.uplink_bytes, self.x.size
+                    self.config,
+                    server_round,
+                    updates,
+                    nominal,
+                    reply.uplink_bytes,
+                    self.x.size,
+                    self._exchange.downlink_bytes,
                 ),
             }
         )

@@ -2,7 +2,8 @@
 
 The simulated clock is that of FedPAQ's section 5. A round takes r * bits / bandwidth + max over its clients of (shift + Exp) per sample it trains on.
 Only the ratio of sending a model to training on a sample matters, so that mean is one second. The
-bits are those of the bytes really sent, or those that the papers count. Training counts for the clients
+bits are those of the bytes really sent, or those that the papers count. With `time.downlink` what the server sends
+counts too: over the same channel, one client after the other, since each gets a copy of its own. Training counts for the clients
 whose updates arrived, and only their local steps: full gradients, where a method needs some, are free.
 """
 
@@ -73,18 +74,23 @@ def round_costs(
     nominal: int,
     sent: int,
     size: int,
+    down: int = 0,
 ) -> dict[str, int | float]:
     """Return nominal bits and simulated seconds of a round.
 
-    `nominal` are the bits of the updates that are used, `sent` the bytes that arrived, `size` the model's.
+    `nominal` are the bits of the updates that are used, `sent` the bytes that arrived, `size` the model's, `down` the
+    bytes that the server sent.
     """
     work = config.local_work
     trained = {update.client: work.samples(update.num_examples) for update in updates}
     training = training_seconds(config, round_, trained)
+    down_bits = (
+        8 * down if config.time.downlink else 0
+    )  # the papers, which leave it out, have no nominal ones
     return {
         "uplink_bits_nominal": nominal,
-        "simulated_seconds": training + sending_seconds(config, 8 * sent, size),
-        "simulated_seconds_nominal": training + sending_seconds(config, nominal, size),
+        "simulated_seconds": training + sending_seconds(config, 8 * sent + down_bits, size),
+        "simulated_seconds_nominal": training + sending_seconds(config, nominal + down_bits, size),
     }
 
 
@@ -99,7 +105,7 @@ def training_seconds(config: RunConfig, round_: int, samples: Mapping[int, int])
 
 
 def sending_seconds(config: RunConfig, bits: float, num_parameters: int) -> float:
-    """Return how long the uploads take, one after the other, as over one shared channel."""
+    """Return how long bits of all clients take, one client after the other, as over one shared channel."""
     bandwidth = BITS_PER_NUMBER * num_parameters / max(config.time.comm_comp_ratio, 1e-12)
     return bits / bandwidth
 

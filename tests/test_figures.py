@@ -1,6 +1,7 @@
 """The table of figures: what it says of those that are declared, and of those that are not."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,13 +9,16 @@ from fedapp import figures
 from fedapp.figures import (
     COLUMNS,
     FIGURES,
+    TOTAL,
     Figure,
     accuracy_of,
     declare,
     find_figure,
     headline,
     ranked,
+    value_in,
 )
+from fedapp.report.runs import load_runs
 
 
 @pytest.fixture
@@ -42,6 +46,8 @@ def test_only_what_each_attempt_at_a_round_costs_is_added_up() -> None:
         "failures",
         "uplink_bytes",
         "downlink_bytes",
+        "uplink_overhead_bytes",
+        "downlink_overhead_bytes",
         "uplink_bits_nominal",
         "simulated_seconds",
         "simulated_seconds_nominal",
@@ -105,3 +111,16 @@ def test_a_problem_can_declare_figures_of_its_own() -> None:
         declare(Figure("mean_error"))
     with pytest.raises(ValueError, match="another figure 'gap'"):
         declare(Figure("gap", better="higher"))
+
+
+def test_the_total_follows_from_what_went_up_and_down_in_old_records_too() -> None:
+    assert value_in({"uplink_bytes": 3, "downlink_bytes": 4}, TOTAL) == 7
+    assert value_in({"uplink_bytes": 3, "downlink_bytes": 4}, "uplink_bytes") == 3
+    assert value_in({"uplink_bytes": 3, "downlink_bytes": None}, TOTAL) is None
+    assert value_in({"downlink_bytes": 4}, TOTAL) is None
+    assert value_in({"uplink_bytes": 1e308, "downlink_bytes": 1e308}, TOTAL) is None
+    old = load_runs([Path(__file__).parent / "old_runs" / "scaffold"])[0]
+    sent = [r["uplink_bytes"] + r["downlink_bytes"] for r in old.rounds]
+    assert old.column(TOTAL) == sent
+    assert old.outcome(TOTAL) == old.running_total(TOTAL)[-1] == sum(sent)
+    assert old.outcome("test_loss") == min(r["test_loss"] for r in old.rounds)

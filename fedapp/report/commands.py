@@ -111,7 +111,9 @@ def plot(
     runs: Runs,
     x: Annotated[
         list[str] | None,
-        typer.Option("-x", "--x", help="rounds, bytes, time or nominal-time; may be repeated"),
+        typer.Option(
+            "-x", "--x", help="rounds, bytes, total-bytes, time or nominal-time; may be repeated"
+        ),
     ] = None,
     y: Annotated[str, typer.Option("-y", "--y", help=METRIC)] = "",
     log: Annotated[bool, typer.Option("--log", help="logarithmic y axis")] = False,
@@ -126,7 +128,7 @@ def plot(
     per: Per = None,
     output: Picture = Path("curves.png"),
 ) -> None:
-    """Draw curves of runs, against rounds, uplink bytes and simulated time.
+    """Draw curves of runs, against rounds, uplink bytes, total bytes and simulated time.
 
     RUN is the directory of a run, or one that holds several.
     """

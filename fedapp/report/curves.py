@@ -29,6 +29,7 @@ LARGEST = 1e150  # of what is drawn
 AXES = {
     "rounds": "round",
     "bytes": "uplink_bytes",
+    "total-bytes": "total_bytes",
     "time": "simulated_seconds",
     "nominal-time": "simulated_seconds_nominal",
 }

@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from fedapp.errors import ConfigError
 from fedapp.figures import find_figure
-from fedapp.report.curves import LARGEST, plain
+from fedapp.report.curves import LARGEST, UNITS, plain
 from fedapp.report.runs import Run, replicates, setting_of
+from fedapp.traffic import human_bytes
 
 
 def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title: str = "") -> None:
-    """Draw the best `value` of the runs for every pair of values of two keys.
+    """Draw the best `value` of the runs, or what they spent of it, for every pair of values of two keys.
 
     A cell is the mean over its complete runs with different seeds. One that holds other runs is marked, and
     the runs are named below.
@@ -38,7 +40,7 @@ def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title
         if others:
             states[place] = str(others[0][0].status.state)
             notes += [f"{run.name}: {what}" for run, what in others]
-        found = [run.best(value) for run in kept or members]
+        found = [run.outcome(value) for run in kept or members]
         known = [number for number in found if abs(number) <= LARGEST]
         values[place] = np.mean(known) if known else np.nan
     if np.isnan(values).all():
@@ -53,16 +55,25 @@ def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title
     middle = (np.nanmin(values) + np.nanmax(values)) / 2
     for (row, column), number in np.ndenumerate(values):
         state = states.get((row, column), "")
-        text = state if np.isnan(number) else f"{number:.3f}{'*' if state else ''}"
+        text = state if np.isnan(number) else f"{_written(value, number)}{'*' if state else ''}"
         colour = "black" if np.isnan(number) or number > middle else "white"
         axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=9)
     axes.set_xticks(range(len(columns)), [_tick(v) for v in columns])
     axes.set_yticks(range(len(rows)), [_tick(v) for v in rows])
     axes.set(xlabel=plain(x), ylabel=plain(y), title=title)
-    figure.colorbar(image, label=f"best {plain(find_figure(value).label)}")
+    shown = find_figure(value)
+    bar = figure.colorbar(
+        image, label=f"{'' if shown.unit in UNITS else 'best '}{plain(shown.label)}"
+    )
+    if shown.unit in UNITS:
+        bar.ax.yaxis.set_major_formatter(EngFormatter(UNITS[shown.unit]))
     if below:
         figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=7)
     figure.savefig(path, dpi=150)
+
+
+def _written(name: str, number: float) -> str:
+    return human_bytes(number) if find_figure(name).unit == "bytes" else f"{number:.3f}"
 
 
 MOST_NOTES = 8

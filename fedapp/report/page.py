@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fedapp import __version__
-from fedapp.figures import Figure, find_figure, headline, ranked
+from fedapp.figures import TOTAL, Figure, find_figure, headline, ranked
 from fedapp.report.curves import COLOURS
 from fedapp.report.runs import Run, in_groups, with_equal_keys
 from fedapp.report.script import WEB, bundle
 
-SPENT = ("round", "uplink_bytes", "downlink_bytes", "simulated_seconds", "wall_seconds")
+SPENT = ("round", "uplink_bytes", "downlink_bytes", TOTAL, "simulated_seconds", "wall_seconds")
 LARGEST = 1e300  # of what is drawn: the page adds up, and its axes leave some room
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from fedapp.config import RunConfig
 from fedapp.data.sources import SHAPES
 from fedapp.errors import ConfigError
-from fedapp.figures import find_figure, ranked
+from fedapp.figures import TOTAL, find_figure, ranked, value_in
 from fedapp.manifest import PARTIAL, read_manifest, with_defaults
 from fedapp.names import one_line
 from fedapp.report.status import Status, status_of
@@ -34,16 +34,22 @@ class Run:
 
     def running_total(self, column: str) -> list[float]:
         """Return a column, added up over the rounds."""
-        return list(accumulate(record.get(column) or 0 for record in self.rounds))
+        return list(accumulate(value or 0 for value in self.column(column)))
 
     def column(self, name: str) -> list[float | None]:
         """Return a column; None where a round has no such figure."""
-        return [record.get(name) for record in self.rounds]
+        return [value_in(record, name) for record in self.rounds]
 
     def best(self, name: str = "test_accuracy") -> float:
         """Return a column's best figure, which for losses and distances is the smallest; nan if it has none."""
         found = [value for value in self.column(name) if value is not None]
         return find_figure(name).best(found) if found else float("nan")
+
+    def outcome(self, name: str) -> float:
+        """Return a column's best figure or, if it is a cost, what the whole run spent; nan if it has none."""
+        spent = find_figure(name).unit in ("bytes", "bits", "seconds")
+        known = any(value is not None for value in self.column(name))
+        return self.running_total(name)[-1] if spent and known else self.best(name)
 
 
 # Where replicates may differ: in the seed, and in what computes nothing.
@@ -311,6 +317,7 @@ class Reached:
     rounds: int
     uplink_bytes: float
     downlink_bytes: float
+    total_bytes: float
     seconds: float
     seconds_nominal: float
 
@@ -324,6 +331,7 @@ def reach(run: Run, target: float, y: str = "test_accuracy") -> Reached | None:
                 run.rounds[index]["round"],
                 run.running_total("uplink_bytes")[index],
                 run.running_total("downlink_bytes")[index],
+                run.running_total(TOTAL)[index],
                 run.running_total("simulated_seconds")[index],
                 run.running_total("simulated_seconds_nominal")[index],
             )

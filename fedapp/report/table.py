@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from fedapp.figures import find_figure
+from fedapp.figures import TOTAL, find_figure
 from fedapp.report.runs import Run, over_seeds, reach
 from fedapp.traffic import human_bytes
+
+BYTES = ("uplink_bytes", "downlink_bytes", TOTAL)
 
 
 def markdown_table(runs: Sequence[Run], figure: str, target: float) -> str:
@@ -18,14 +20,14 @@ def markdown_table(runs: Sequence[Run], figure: str, target: float) -> str:
     aim = f"{100 * target:g} %" if find_figure(figure).unit == "fraction" else f"{target:g}"
     lines = [
         f"| run | best | last | uplink a round | rounds to {aim} | uplink to {aim} "
-        f"| downlink to {aim} | simulated time | with nominal bits |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| downlink to {aim} | total to {aim} | simulated time | with nominal bits |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, group in over_seeds(runs):
         if outcome := _best_and_last(group, figure):
             cells = [name, *outcome, *_spent(group, figure, target)]
         else:
-            cells = [name, f"no {find_figure(figure).label}", *7 * ["-"]]
+            cells = [name, f"no {find_figure(figure).label}", *8 * ["-"]]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
@@ -34,19 +36,17 @@ def closing_table(runs: Sequence[Run], figure: str) -> Table:
     """Lay out the results of a sweep: a line for each setting, means over its seeds."""
     title = find_figure(figure).label
     table = Table(
-        "run", f"best {title}", f"last {title}", "rounds", "uplink", "downlink", "wall time",
+        "run", f"best {title}", f"last {title}", "rounds", "uplink", "downlink", "total", "wall time",
         box=None, pad_edge=False,
     )  # fmt: skip
     for name, group in over_seeds(runs):
         shown = _best_and_last(group, figure) or ["-", "-"]
-        up, down, seconds = (
-            _average([sum(r.get(kind) or 0 for r in run.rounds) for run in group])
-            for kind in ("uplink_bytes", "downlink_bytes", "wall_seconds")
+        *sent, seconds = (
+            _average([sum(value or 0 for value in run.column(kind)) for run in group])
+            for kind in (*BYTES, "wall_seconds")
         )
         rounds = _mean([len(run.rounds) for run in group], ".0f")
-        table.add_row(
-            Text(name), *shown, rounds, human_bytes(up), human_bytes(down), f"{seconds:.1f} s"
-        )
+        table.add_row(Text(name), *shown, rounds, *map(human_bytes, sent), f"{seconds:.1f} s")
     return table
 
 
@@ -65,13 +65,13 @@ def _spent(group: Sequence[Run], figure: str, target: float) -> list[str]:
     cells = [human_bytes(_average(a_round))]
     spent = [reached for run in group if (reached := reach(run, target, figure))]
     if len(spent) < len(group):
-        return [*cells, f"{len(spent)} of {len(group)} did" if spent else "never", *4 * ["-"]]
+        return [*cells, f"{len(spent)} of {len(group)} did" if spent else "never", *5 * ["-"]]
     cells.append(_mean([s.rounds for s in spent], ".0f"))
     means = {
         kind: _average([getattr(s, kind) for s in spent])
-        for kind in ("uplink_bytes", "downlink_bytes", "seconds", "seconds_nominal")
+        for kind in (*BYTES, "seconds", "seconds_nominal")
     }
-    cells += [human_bytes(means["uplink_bytes"]), human_bytes(means["downlink_bytes"])]
+    cells += [human_bytes(means[kind]) for kind in BYTES]
     cells += [f"{means['seconds']:,.0f} s", f"{means['seconds_nominal']:,.0f} s"]
     return cells
 

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapp.errors import ConfigError
-from fedapp.figures import Figure, figures_of, find_figure, is_of_clients
+from fedapp.figures import TOTAL, Figure, figures_of, find_figure, is_of_clients, value_in
 from fedapp.manifest import PARTIAL
 from fedapp.names import one_line
 from fedapp.problems import find_kind
@@ -248,6 +248,8 @@ def _sent(run: WatchedRun) -> Table:
     for name in ("uplink", "downlink"):
         amounts = (last.get(f"{name}_bytes") or 0, run.total(f"{name}_bytes"))
         table.add_row(name, *(human_bytes(amount) for amount in amounts))
+    amounts = value_in(last, TOTAL) or 0, run.total("uplink_bytes") + run.total("downlink_bytes")
+    table.add_row("total", *(human_bytes(amount) for amount in amounts))
     table.add_row("clients", _count(last.get("clients")), "")
     failures = _count(run.total("failures"))
     style = "red" if failures != "0" else ""

@@ -50,6 +50,7 @@ from fedapp.wire.invitation import (
     pack_invitation,
     part_of,
     per_client_nbytes,
+    per_client_overhead,
     take_shared,
     unpack_invitation,
 )
@@ -113,6 +114,7 @@ __all__ = [
     "pack_report_error",
     "part_of",
     "per_client_nbytes",
+    "per_client_overhead",
     "printable",
     "record_of",
     "rejection_of",

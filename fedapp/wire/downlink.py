@@ -17,6 +17,7 @@ from typing import Any
 from fedapp.wire.arrays import WireError
 
 MODEL, BASE = "model", "base"
+ANY_DIGEST = 32 * "0"
 CODED = ".grid"  # behind the name of a vector, which is the name of a Python argument
 
 

@@ -1,6 +1,7 @@
 """The invitation: what the server sends a node in a round."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +11,10 @@ from fedapp.data import Facts
 from fedapp.names import is_file_name
 from fedapp.wire.arrays import Arrays, WireError, arrays_of, record_of
 from fedapp.wire.checks import are_whole_numbers
-from fedapp.wire.downlink import BASE, MODEL, digest_of, model_head
+from fedapp.wire.downlink import ANY_DIGEST, BASE, MODEL, digest_of, model_head, name_of_coded
 from fedapp.wire.facts import facts_head, facts_of
 from fedapp.wire.frozen import FROZEN, frozen_arrays_of, frozen_digest_of, frozen_head
+from fedapp.wire.overhead import config_bytes, content_overhead
 
 # Keys of the config record: columns of the table that says which client alone receives which array.
 PER_CLIENT = ("own-clients", "own-names", "own-arrays")
@@ -74,6 +76,43 @@ def per_client_nbytes(content: RecordDict) -> int:
     """Return the bytes of what clients receive alone, counted for each client that receives it."""
     places: Any = content.config_records["round"].get("own-arrays", [])
     return sum(len(content.array_records["own"][str(place)].data) for place in places)
+
+
+def per_client_overhead(content: RecordDict, shared: Sequence[ArrayRecord]) -> int:
+    """Return what is sent of invitations beside the arrays' data, if each client had one of its own.
+
+    `shared` is what each client would receive then in the place of the record `shared`.
+    """
+    head: dict[str, Any] = dict(content.config_records["round"])
+    own: dict[int, list[tuple[str, int]]] = {}
+    for client, name, place in _per_client_rows(head):
+        own.setdefault(client, []).append((name, place))
+    records = {id(record): record for record in shared}
+    rows = [tuple(own.get(client, ())) for client in head["clients"]]
+    alike = Counter(zip(rows, map(id, shared), strict=True))
+    return sum(
+        count * _overhead_alone(content, records[key], mine) for (mine, key), count in alike.items()
+    )
+
+
+def _overhead_alone(
+    content: RecordDict, shared: ArrayRecord, own: tuple[tuple[str, int], ...]
+) -> int:
+    """Return it for one client, which alone receives the arrays `own`: their names, and where they are."""
+    head: dict[str, Any] = {
+        key: value[:1] if key in ("clients", "accepted", "digests") else value  # type: ignore[index]
+        for key, value in content.config_records["round"].items()
+        if key not in ("kept-clients", "kept-tags", MODEL, BASE, *PER_CLIENT)
+    }
+    if any(map(name_of_coded, shared)):
+        head |= model_head(ANY_DIGEST, ANY_DIGEST)
+    records: dict[str, ArrayRecord | int] = {"shared": shared}
+    if own:
+        names, places = zip(*own, strict=True)
+        head |= dict(zip(PER_CLIENT, (len(own) * [0], list(names), list(places)), strict=True))
+        arrays = [content.array_records["own"][str(place)] for place in dict.fromkeys(places)]
+        records["own"] = ArrayRecord({str(index): array for index, array in enumerate(arrays)})
+    return content_overhead(records | {"round": config_bytes(head)})
 
 
 def unpack_invitation(content: RecordDict) -> Invitation:

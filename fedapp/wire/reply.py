@@ -13,10 +13,17 @@ from fedapp.refusals import Reason, Refusal
 from fedapp.wire.arrays import Arrays, WireError, nbytes, record_of
 from fedapp.wire.checks import error_text, printable
 from fedapp.wire.expected import Spec, checked_arrays
+from fedapp.wire.overhead import config_bytes, content_overhead, metrics_bytes
 
 CLAIMS = (Reason.FAILED, Reason.NOT_FINITE, Reason.LACKS_FROZEN, Reason.LACKS_MODEL)
 # Reasons that a node may give for its own clients. The others are the server's to find.
 CLAIMABLE = {reason.name: reason for reason in CLAIMS}
+WHOLE = (
+    "num-examples",
+    "steps",
+    "state-lost",
+    "state-digest",
+)  # metrics of an update, beside its training loss
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class Reply:
     updates: list[Update] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     uplink_bytes: int = 0
+    uplink_overhead: int = 0  # bytes of what is sent beside the arrays' data
 
 
 def add_update(content: RecordDict, update: Update) -> None:
@@ -104,6 +112,7 @@ def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
             reply.refusals.append(claimed_refusal(content, client))
             continue
         reply.uplink_bytes += nbytes(record)
+        reply.uplink_overhead += _overhead(client, record)
         try:
             if not isinstance(metrics, MetricRecord):
                 raise WireError("it does not say what it did")
@@ -111,6 +120,17 @@ def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
         except WireError as error:
             reply.refusals.append(Refusal(client, error.reason, printable(str(error))))
     return reply
+
+
+def _overhead(client: int, record: ArrayRecord) -> int:
+    """Return what a client's answer has beside its arrays' data, if it were alone on its node."""
+    return content_overhead(
+        {
+            f"client.{client}": record,
+            f"metrics.{client}": metrics_bytes(WHOLE, ("train-loss",)),
+            "failures": config_bytes({}),
+        }
+    )
 
 
 def error_refusals(message: Message, clients: Iterable[int]) -> list[Refusal]:

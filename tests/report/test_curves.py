@@ -69,6 +69,7 @@ def test_what_a_target_costs(run_inline: RunInline, tmp_path: Path) -> None:
     reached = next(r["round"] for r in records if (r["test_accuracy"] or 0) >= target)
     assert spent.rounds == reached
     assert spent.uplink_bytes == sum(r["uplink_bytes"] for r in records[:reached])
+    assert spent.total_bytes == spent.uplink_bytes + spent.downlink_bytes > spent.uplink_bytes
     assert spent.seconds == pytest.approx(sum(r["simulated_seconds"] for r in records[:reached]))
     assert reach(one, target + 1e-9) is None
 

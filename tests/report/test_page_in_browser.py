@@ -145,6 +145,7 @@ def test_the_x_axis_can_be_switched(show: Show, tmp_path: Path) -> None:
     seen = [by_rounds]
     for name, said, tick in [
         ("Uplink", "uplink bytes, all clients", r"[\d.]+ GB"),
+        ("Up + down", "total bytes, all clients", r"[\d.]+ GB"),
         ("Simulated time", "simulated time", r"\d+ min"),
         ("Wall time", "wall time", r"\d+ s"),
     ]:
@@ -231,6 +232,7 @@ def test_the_table_says_what_a_run_found_and_spent(show: Show, tmp_path: Path) -
     assert number(cell(page, "fedpaq", "rounds")) == ROUNDS
     assert number(cell(page, "fedpaq", "uplink")) == 4.5 * ROUNDS
     assert number(cell(page, "fedpaq", "downlink")) == 2 * ROUNDS
+    assert number(cell(page, "fedpaq", "total")) == 6.5 * ROUNDS
     minutes = sum(300 + k for k in range(ROUNDS)) / 60
     assert page.locator("#runs th[data-column=simulated] small").inner_text() == "min"
     assert number(cell(page, "fedpaq", "simulated")) == pytest.approx(minutes, rel=1e-3)
@@ -241,11 +243,14 @@ def test_the_table_says_what_a_run_found_and_spent(show: Show, tmp_path: Path) -
 def check_target(page: "Page", runs: Sequence[Run], target: float) -> None:
     for run in runs:
         reached = reach(run, target)
-        cells = [cell(page, run.name, f"target-{k}") for k in ("rounds", "uplink", "simulated")]
+        cells = [
+            cell(page, run.name, f"target-{k}") for k in ("rounds", "uplink", "total", "simulated")
+        ]
         if reached is None:
-            assert cells == ["never", MISSING, MISSING]
+            assert cells == ["never", MISSING, MISSING, MISSING]
         else:
-            expected = [reached.rounds, reached.uplink_bytes / 1e6, reached.seconds / 60]
+            sent = reached.uplink_bytes / 1e6, reached.total_bytes / 1e6
+            expected = [reached.rounds, *sent, reached.seconds / 60]
             assert [number(text) for text in cells] == pytest.approx(expected, rel=6e-3)
 
 
@@ -497,7 +502,7 @@ def test_a_narrow_page_does_not_scroll_sideways(show: Show, tmp_path: Path) -> N
     page = show([*runs, long], width=400, title="z" * 80)
     page.locator("#common summary").click()
     width = "element => [element.scrollWidth, element.clientWidth]"
-    for axis in ("Rounds", "Uplink", "Simulated time", "Wall time"):
+    for axis in ("Rounds", "Uplink", "Up + down", "Simulated time", "Wall time"):
         choose_axis(page, axis)
         assert page.locator("html").evaluate(width) == [400, 400]
     for table in ("#runs-scroll", "#config-scroll"):  # they scroll in themselves

@@ -135,7 +135,8 @@ def test_figures_are_the_last_and_the_best(tmp_path: Path) -> None:
     assert "6 s so far, about 4 s left" in shown
     assert "test accuracy 0.4000 3 0.5000 2 uplink 1 kB 3 kB" in shown
     assert "test loss 2 3 2 1 downlink 3 kB 9 kB" in shown
-    assert "train loss 1.5 3 1.5 1 clients 5" in shown
+    assert "train loss 1.5 3 1.5 1 total 4 kB 12 kB" in shown
+    assert "clients 5" in shown
     assert "failures 3 6" in shown
 
 

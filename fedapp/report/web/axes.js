@@ -7,6 +7,10 @@ export const AXES = {
     name: "Uplink", metric: "uplink_bytes", units: BYTES,
     of: (run) => run.total("uplink_bytes"),
   },
+  total: {
+    name: "Up + down", metric: "total_bytes", units: BYTES,
+    of: (run) => run.total("total_bytes"),
+  },
   simulated: {
     name: "Simulated time", metric: "simulated_seconds", units: SECONDS,
     of: (run) => run.total("simulated_seconds"),

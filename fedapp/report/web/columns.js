@@ -69,6 +69,7 @@ export function makeColumns({ chosen, runs, metrics }) {
     },
     byteColumn("uplink", "uplink", totalOf("uplink_bytes")),
     byteColumn("downlink", "downlink", totalOf("downlink_bytes")),
+    byteColumn("total", "total", totalOf("total_bytes")),
     timeColumn("simulated", "simulated", "simulated_seconds", totalOf("simulated_seconds")),
     timeColumn("wall", "wall", "wall_seconds", totalOf("wall_seconds")),
     {
@@ -77,14 +78,15 @@ export function makeColumns({ chosen, runs, metrics }) {
       write: (value, curve) => (value === null ? unreached(curve) : grouped(value, 1)),
     },
     byteColumn("target-uplink", "uplink", (curve) => spent(curve, "uplink_bytes")),
+    byteColumn("target-total", "total", (curve) => spent(curve, "total_bytes")),
     timeColumn("target-simulated", "simulated", "simulated_seconds",
       (curve) => spent(curve, "simulated_seconds")),
   ];
   const groups = [
     { span: 3, text: () => "" },
     { span: 2, text: () => (chosen.judged ? metrics.label(chosen.judged) : "") },
-    { span: 5, text: () => "whole run" },
-    { span: 3, text: () => (chosen.judged ? `to target ${targetText(chosen)}` : "to target") },
+    { span: 6, text: () => "whole run" },
+    { span: 4, text: () => (chosen.judged ? `to target ${targetText(chosen)}` : "to target") },
   ];
   return { columns, groups };
 }

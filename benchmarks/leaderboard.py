@@ -1,0 +1,196 @@
+"""The leaderboard of codecs: bits per number against NMSE, ours and others', on drawn numbers and on real updates.
+
+`python -m benchmarks.codecs --leaderboard --updates DIR [--quick] [--peer NAME=PYTHON ...]`, after
+`python -m benchmarks.updates --data-dir DATA --out DIR`. A peer runs in the Python that `--peer` names for it
+(`benchmarks/peers.py`); one without is left out, as is a codec of ours that is not there. NMSE is |Q(u) - u|^2 / |u|^2.
+Ratios at equal NMSE are interpolated between measured points, in log-log, never beyond them.
+"""
+
+import itertools
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import timeit
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.compression import COMPRESSORS, make_compressor
+from fedapp.models.layout import Piece
+from fedapp.randomness import generator
+
+Row = dict[str, Any]
+Input = tuple[NDArray[np.float32], list[tuple[int, ...]]]  # a vector, and its tensors' shapes
+DRAWN = 200_000
+AT = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.001)  # NMSE at which rates are compared
+PEERS = Path(__file__).with_name("peers.py")
+# Settings of each codec, from coarse to fine. A codec that is not listed runs with its defaults.
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "qsgd": [{"levels": 2**k, "norm": n} for n in ("l2", "max") for k in range(8)],
+    "uniform": [{"bits": bits} for bits in range(1, 9)],
+    "topk": [{"ratio": r, "values": make_compressor("uniform", bits=b)}
+             for r in (0.01, 0.03, 0.1, 0.2, 0.4, 0.7) for b in (4, 6)],
+    "randk": [{"ratio": ratio} for ratio in (0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9)],
+}  # fmt: skip
+
+
+def inputs(updates: Path | None, quick: bool) -> dict[str, Input]:
+    """Return the vectors: drawn ones, and one of each file of updates; if it must be quick, of the middle phase."""
+    rng = generator(0, "leaderboard")
+    found: dict[str, Input] = {
+        "Gaussian": (rng.standard_normal(DRAWN, np.float32), [(DRAWN,)]),
+        "Student t, 3": (rng.standard_t(3, DRAWN).astype(np.float32), [(DRAWN,)]),
+    }
+    for path in sorted(updates.glob("*-middle.npz" if quick else "*.npz")) if updates else ():
+        with np.load(path, allow_pickle=True) as file:
+            found[path.stem] = file["us"][0], [tuple(shape) for shape in file["shapes"]]
+    return found
+
+
+def ours(given: Input, repeats: int) -> dict[str, list[Row]]:
+    """Measure our codecs, each with all its settings."""
+    u, shapes = given
+    pieces = tuple(Piece(int(np.prod(s)), int(np.prod(s[1:])) or 1) for s in shapes)
+    rows: dict[str, list[Row]] = {}
+    for name in COMPRESSORS:
+        for setting in SETTINGS.get(name, [{}]):
+            codec = make_compressor(name, **setting).for_pieces(pieces)
+            payload, seen = codec.transmit(u, generator(0, "codecs"))
+            times = partial(timeit.repeat, number=1, repeat=repeats)
+            encode = min(times(lambda codec=codec: codec.encode(u, generator(0, "codecs"))))  # type: ignore[misc]
+            decode = min(times(lambda codec=codec, p=payload: codec.decode(p, u.size)))  # type: ignore[misc]
+            error = float(np.sum((seen.astype(np.float64) - u) ** 2))
+            rows.setdefault(name, []).append({
+                "setting": str(setting), "bytes": len(payload), "nmse": error / float(np.sum(u.astype(np.float64) ** 2)),
+                "encode_seconds": encode, "decode_seconds": decode,
+            })  # fmt: skip
+    return rows
+
+
+def of_peer(name: str, python: str, given: Input, repeats: int) -> tuple[str, list[Row]]:
+    """Let a peer measure itself; return its version, and its rows."""
+    shapes = np.empty(len(given[1]), object)
+    shapes[:] = given[1]
+    with tempfile.NamedTemporaryFile(suffix=".npz") as file:
+        np.savez(file, u=given[0], shapes=shapes)
+        file.flush()
+        command = [python, str(PEERS), name, file.name, "--repeats", str(repeats)]
+        alone = os.environ | {"OMP_NUM_THREADS": "1"}  # as ours
+        done = subprocess.run(command, capture_output=True, text=True, env=alone)
+    if done.returncode:
+        raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
+    first, *rows = (json.loads(line) for line in done.stdout.splitlines())
+    return str(first["version"]), rows
+
+
+def frontier(rows: list[Row]) -> list[Row]:
+    """Return the settings that no other beats in both bits and error, the shortest first."""
+    best: list[Row] = []
+    for row in sorted(rows, key=lambda row: (row["bits"], row["nmse"])):
+        if row["nmse"] > 0 and (not best or row["nmse"] < best[-1]["nmse"]):
+            best.append(row)
+    return best
+
+
+def bits_at(rows: list[Row], nmse: float) -> float | None:
+    """Return the bits that a codec needs for an error, interpolated in log-log; None outside what was measured."""
+    best = frontier(rows)
+    for one, other in itertools.pairwise(best):
+        if one["nmse"] >= nmse >= other["nmse"]:
+            errors, bits = np.log(
+                [[each[key] for each in (other, one)] for key in ("nmse", "bits")]
+            )
+            return float(np.exp(np.interp(np.log(nmse), errors, bits)))
+    return None
+
+
+def floor(nmse: float) -> float:
+    """Return the bits per number below which no code of Gaussian numbers has this error."""
+    return float(np.log2(1 / nmse) / 2)
+
+
+def show(report: Row, out: Path) -> None:
+    """Print a table for each input; write the JSON and the picture."""
+    for title, codecs in report["inputs"].items():
+        print(
+            f"\n{title}: bits per number at NMSE; MB/s of float32, encoding and decoding, of its fastest setting"
+        )
+        print(
+            f"{'codec':<14}" + "".join(f"{each:>8g}" for each in AT) + f"{'encode':>9}{'decode':>9}"
+        )
+        for name, rows in codecs.items():
+            cells = ("-" if (bits := bits_at(rows, each)) is None else f"{bits:.3f}" for each in AT)
+            speeds = (
+                4e-6 * report["sizes"][title] / min(r[f"{w}_seconds"] for r in rows)
+                for w in ("encode", "decode")
+            )
+            print(
+                f"{name:<14}"
+                + "".join(f"{c:>8}" for c in cells)
+                + "".join(f"{s:>9.0f}" for s in speeds)
+            )
+        if title == "Gaussian":
+            print(f"{'floor':<14}" + "".join(f"{floor(each):>8.3f}" for each in AT))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "leaderboard.json").write_text(json.dumps(report, indent=1))
+    draw(report["inputs"], out / "leaderboard.png")
+    print(f"\nWritten: {out / 'leaderboard.json'}, {out / 'leaderboard.png'}")
+
+
+def draw(found: dict[str, dict[str, list[Row]]], path: Path) -> None:
+    """Draw NMSE against bits, a panel for each input; the floors are those of Gaussian numbers."""
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(found))
+    lines = -(-len(found) // columns)
+    figure = Figure(figsize=(5 * columns, 3.8 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False)
+    for unused in axes.flat[len(found) :]:
+        unused.set_visible(False)
+    at = np.geomspace(0.02, 10, 200)
+    for place, (title, codecs) in zip(axes.flat, found.items(), strict=False):
+        place.plot(at, 2.0 ** (-2 * at), color="black", linewidth=1, label="Gaussian floor")
+        place.plot(
+            at,
+            1 / (2.0 ** (2 * at) - 1),
+            color="black",
+            linewidth=1,
+            linestyle=":",
+            label="unbiased floor",
+        )
+        for name, rows in codecs.items():
+            best = frontier(rows)
+            place.plot([r["bits"] for r in best], [r["nmse"] for r in best], marker=".", label=name)
+        place.set(xscale="log", yscale="log", xlim=(0.02, 20), ylim=(1e-4, 2), title=title,
+                  xlabel="bits per number", ylabel="NMSE")  # fmt: skip
+        place.grid(color="#e5e5e5", linewidth=0.6)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+def run(updates: Path | None, peers: dict[str, str], quick: bool, repeats: int, out: Path) -> None:
+    """Measure all codecs on all inputs, and show."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=PEERS.parent
+    ).stdout.strip()
+    report: Row = {
+        "commit": commit, "machine": platform.platform(), "processor": platform.machine(), "seed": 0,
+        "versions": {"python": sys.version.split()[0], "numpy": version("numpy")}, "sizes": {}, "inputs": {},
+    }  # fmt: skip
+    for title, given in inputs(updates, quick).items():
+        rows = ours(given, repeats)
+        for name, python in peers.items():
+            report["versions"][name], rows[name] = of_peer(name, python, given, repeats)
+        for row in itertools.chain(*rows.values()):
+            row["bits"] = 8 * row["bytes"] / given[0].size
+        report["sizes"][title], report["inputs"][title] = given[0].size, rows
+        print(f"{title}: measured", file=sys.stderr, flush=True)
+    show(report, out)
