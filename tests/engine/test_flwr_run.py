@@ -29,6 +29,7 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
         ({"algorithm": "gradma"}, 2),  # the server's memory, and clients that come back
         ({"algorithm": "fedcomgate", "clients_per_round": 20}, 3),  # compressed; states delivered
         ({"algorithm": "scaffold", "compressor": "topk", "error_feedback": True}, 2),
+        ({"algorithm": "fedgate", "downlink": "grid", "grid__keep": 2}, 3),  # nodes keep a model
         (
             {"server_data": False, "eval_clients": "0.5", "test_share": 0.2, "eval_finetune": 2},
             3,

@@ -33,6 +33,7 @@ def invitation(**changed: Any) -> RecordDict:
         {"tag": "../../x"}, {"tag": -1}, {"tag": [4]}, {"round": "1"}, {"round": 1.0}, {"accepted": ["../x"]},
         {"clients": ["../x"]}, {"clients": [True]}, {"clients": [0, 1]}, {"clients": 0}, {"kept_tags": ["/x"]},
         {"kept_clients": [0, 0]}, {"own_clients": [0], "own_names": ["x"], "own_arrays": [7]}, {"state_dir": 3},
+        {"model": "../x"}, {"model": "0" * 31}, {"base": 3}, {"base": "g" * 32},
     ],
     ids=str,
 )  # fmt: skip
