@@ -8,6 +8,8 @@ from flwr.serverapp import Grid
 
 from fedapp import aggregation, downlink, feedback
 from fedapp.agreement import with_facts
+from fedapp.algorithm import Algorithm
+from fedapp.compression.budgeted import Budgeted
 from fedapp.config import RunConfig
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
@@ -69,7 +71,14 @@ def check(config: RunConfig, problem: Start) -> None:
     downlink.check(config, privacy.hides_participants)
     compressor = find_compressor(config, problem.layout.pieces)
     algorithm.needs.check(config, algorithm.strategy.__name__, compressor)
+    if isinstance(compressor, Budgeted) and _sends_all(algorithm):
+        compressor.rehearse(problem.layout.size)
     algorithm.check(config)
+
+
+def _sends_all(algorithm: Algorithm) -> bool:
+    """Return whether clients send vectors of the model's size."""
+    return algorithm.strategy.sent_pieces is FederatedStrategy.sent_pieces
 
 
 def make_strategy(

@@ -144,7 +144,8 @@ class Client(NumPyClient):
         # The buffers are the model's own, which the next client overwrites.
         arrays["buffers"] = self.objective.buffers.clone().cpu().numpy()
         loss = float(torch.stack(self.losses).mean()) if self.losses else 0.0
-        return Update(self.client, arrays, self.objective.num_examples, self.steps, loss)
+        examples, nmse = self.objective.num_examples, self.uplink.nmse
+        return Update(self.client, arrays, examples, self.steps, loss, uplink_nmse=nmse)
 
     def _demand_optimizer(self) -> None:
         """Raise ConfigError if `update` took steps that are not those of the config's optimizer."""

@@ -52,6 +52,16 @@ def _partitions(text: str) -> dict[int, int]:
     return partitions
 
 
+def budget_of(text: str) -> tuple[float, str] | None:
+    """Return what a budget allows: a number of "bytes" in all, or of "bits" a number; None if it is not one."""
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?) ?(B|kB|MB|GB|bits?)", text.strip())
+    if not found or not float(found[1]):
+        return None
+    if found[2].startswith("bit"):
+        return float(found[1]), "bits"
+    return float(found[1]) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[found[2]], "bytes"
+
+
 class DpKeys(Table):
     """Differential privacy of whole clients."""
 
@@ -235,7 +245,7 @@ class RunConfig(Table):
     )
     compressor: str = Field(
         "",
-        description='of what clients send: "none", "float16", "bfloat16", "qsgd", "uniform", "dithered", "natural", "sign", "topk", "ternary", "randk", "lowrank"; empty: the algorithm\'s own (see `fedapp algorithms`)',
+        description='of what clients send: "none", "float16", "bfloat16", "qsgd", "uniform", "dithered", "natural", "sign", "topk", "ternary", "randk", "lowrank", "contextual"; empty: the algorithm\'s own (see `fedapp algorithms`)',
     )
     error_feedback: bool | Literal["ef21"] = Field(
         False,
@@ -244,6 +254,10 @@ class RunConfig(Table):
     downlink: Literal["none", "grid"] = Field(
         "none",
         description='what clients receive: "none": as it is; "grid": rounded, as the entropy-coded difference to what they received last: see docs/downlink.md',
+    )
+    uplink_budget: str = Field(
+        "",
+        description='most that a client sends in a round, such as "50 kB", or "2 bits" for every number: the compressor\'s setting is chosen to fit; empty: as it is set',
     )
     seed: int = Field(0, ge=0, description="of everything random")
 
@@ -420,6 +434,15 @@ class RunConfig(Table):
             return name
         owner, slash, rest = name.rpartition("/")  # a data set of the hub has an owner
         return f"{cls._plain_name(owner)}{slash}{cls._plain_name(rest)}"
+
+    @field_validator("uplink_budget")
+    @classmethod
+    def _is_budget(cls, text: str) -> str:
+        if text and not budget_of(text):
+            raise ValueError(
+                'should be a positive number of B, kB, MB, GB or bits, such as "50 kB" or "2 bits"'
+            )
+        return text
 
     @field_validator("run_name")
     @classmethod

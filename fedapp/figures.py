@@ -104,6 +104,7 @@ FIGURES = {
         Figure("squared_gradient", better="lower"),
         Figure("test_loss", better="lower", in_console=True),
         Figure("train_loss", better="lower", source="training", in_console=True),
+        Figure("uplink_nmse", "relative error of compression", "lower", source="training"),
         Figure("epsilon", better="lower", source="training", in_console=True),
         Figure("round", "communication rounds", source="round"),
         Figure("clients", source="round"),

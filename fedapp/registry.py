@@ -8,7 +8,8 @@ from types import ModuleType
 import strategies
 from fedapp.algorithm import Algorithm
 from fedapp.compression import COMPRESSORS, Compressor, compressor_type
-from fedapp.config import RunConfig
+from fedapp.compression.budgeted import with_budget
+from fedapp.config import RunConfig, budget_of
 from fedapp.doors import find_object, is_outside, times_given
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Piece
@@ -57,7 +58,15 @@ def find_compressor(config: RunConfig, pieces: tuple[Piece, ...]) -> Compressor 
 @lru_cache(maxsize=8)
 def _find_compressor(config: RunConfig, pieces: tuple[Piece, ...], times: int) -> Compressor | None:
     name = config.compressor or find_algorithm(config.algorithm).compressor
+    budget = budget_of(config.uplink_budget)
     if name == "none":
+        if budget:
+            raise ConfigError(
+                f'uplink-budget = "{config.uplink_budget}" is met by compression: set compressor, to "dithered" for example.'
+            )
         return None
     settings = {other: config.table(kind) for other, kind in COMPRESSORS.items()}
-    return config.table(compressor_type(name)).complete(settings).for_pieces(pieces)
+    compressor = config.table(compressor_type(name)).complete(settings).for_pieces(pieces)
+    if not budget:
+        return compressor
+    return with_budget(compressor, budget, len(find_algorithm(config.algorithm).client.sends))

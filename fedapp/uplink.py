@@ -31,6 +31,7 @@ class Uplink:
     ) -> None:
         self.config, self.round, self.client = config, round_, client
         self.state, self.compressor, self.privacy = state, compressor, privacy
+        self._errors = self._squares = 0.0  # of what was compressed
         self.arrays: Arrays = {}  # what has been sent, by name: vectors, or payloads as bytes
 
     def send(self, name: str, vector: Tensor, feedback: bool = True) -> Tensor:
@@ -60,9 +61,19 @@ class Uplink:
         """Compress a vector for the server; return what the server will decode."""
         assert self.compressor
         rng = generator(self.config.seed, f"compress {name}", self.round, self.client)
-        payload, seen = self.compressor.transmit(vector.detach().cpu().numpy(), rng)
+        numbers = vector.detach().cpu().numpy()
+        payload, seen = self.compressor.transmit(numbers, rng)
+        exact = numbers.astype(np.float64)
+        self._squares += float(np.einsum("i,i->", exact, exact))
+        exact -= seen
+        self._errors += float(np.einsum("i,i->", exact, exact))
         self.arrays[name] = np.frombuffer(payload, np.uint8)
         return torch.from_numpy(seen).to(vector)
+
+    @property
+    def nmse(self) -> float | None:
+        """Return |Q(v) - v|^2 / |v|^2 over all that was sent; None if nothing was compressed."""
+        return self._errors / self._squares if self._squares else None
 
     def for_pieces(self, pieces: tuple[Piece, ...]) -> "Uplink":
         """Return an uplink for vectors that are made of other tensors."""

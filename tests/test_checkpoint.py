@@ -57,6 +57,8 @@ def keys_of(name: str) -> dict[str, Value]:
         keys |= {"compressor": "topk", "fedcomgate.memory": "paper"}
     if name == "fedavg":
         keys |= {"compressor": "topk", "error-feedback": True}
+    if name == "fedpaq":
+        keys |= {"compressor": "topk", "error-feedback": "ef21", "on-lost-state": "reset"}
     return keys
 
 

@@ -1,9 +1,9 @@
 """What every compressor shares: a vector to bytes and back, framed and checked."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,20 @@ class Compressor(Table, ABC):
         """Return the same for a vector that is made of other tensors, whose rows are known, too."""
         return self.for_tensors(tuple(piece.size for piece in pieces))
 
+    def variants(self) -> "list[Compressor]":
+        """Return the same compressor from fine to coarse, at most 256 of them, for a budget of bytes."""
+        return [self]
+
+    def with_each(self, key: str, values: Iterable[float]) -> "list[Compressor]":
+        """Return the same compressor with each of some values of a key."""
+        return [self.model_copy(update={key: value}) for value in values]
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other settings, and hence with another key."""
+        copied = super().model_copy(update=update, deep=deep)
+        vars(copied).pop("key", None)
+        return copied
+
     def _seal(self, size: int, parts: Parts) -> bytes:
         return seal(self.codec, size, self.write(*parts), self.key)
 
@@ -105,7 +119,7 @@ def known() -> dict[str, type[Compressor]]:
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        if "name" in vars(kind) and kind.__module__.startswith(__package__):
+        if isinstance(vars(kind).get("name"), str) and kind.__module__.startswith(__package__):
             found.append(kind)
     return {kind.name: kind for kind in sorted(found, key=lambda kind: kind.codec)}
 

@@ -162,6 +162,11 @@ class Dithered(Compressor):
             raise ConfigError(f"dithered has tensors of {total} numbers for {size}.")
         return pieces
 
+    def variants(self) -> list[Compressor]:
+        """Widen the step, by a twelfth of a doubling each."""
+        plain = self.model_copy(update={"nmse": 0.0})
+        return plain.with_each("step", [min(0.001 * 2 ** (n / 12), 1000.0) for n in range(241)])
+
     def nominal_bits(self, size: int) -> int:
         """Return the bits of Gaussian numbers, half of log2(1 + 1/NMSE), and of seed and step."""
         bits = math.log2(1 + 1 / self.typical_variance(size)) / 2 + SHAPING

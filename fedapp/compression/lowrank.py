@@ -113,6 +113,12 @@ class LowRank(Compressor):
         rest = sum(piece.size for piece in pieces if not self._factors(piece))
         return self.rank * sum(s[0] for s in shapes), self.rank * sum(s[1] for s in shapes), rest
 
+    def variants(self) -> list[Compressor]:
+        """Lower the rank."""
+        return self.with_each(
+            "rank", [1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, *range(32, 0, -1)]
+        )
+
     def nominal_bits(self, size: int) -> int:
         """Return 16 bits for each number of the factors and of the rest."""
         return 16 * sum(self._counts(size))

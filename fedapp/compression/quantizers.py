@@ -99,6 +99,12 @@ class QSGD(Compressor):
         chunk: Vector = norms.take(np.arange(start, min(start + CHUNK, size)) // self.bucket)
         return chunk
 
+    def variants(self) -> list[Compressor]:
+        """Halve the levels in two steps each."""
+        return self.with_each(
+            "levels", sorted({int(32767 * 2 ** (-n / 2)) for n in range(31)} - {0})[::-1]
+        )
+
     def nominal_bits(self, size: int) -> int:
         """Return a sign, log2(s + 1) bits of level for every number, and the norms."""
         level = self.levels.bit_length()
@@ -223,6 +229,10 @@ class Uniform(Compressor):
         return np.where(np.abs(away) <= shorter, 2 * np.abs(away) - (away > 0), beyond).astype(
             np.int32
         )
+
+    def variants(self) -> list[Compressor]:
+        """Leave out one bit after the other."""
+        return self.with_each("bits", range(16, 0, -1))
 
     def nominal_bits(self, size: int) -> int:
         """Return `bits` a number, and a scale and a zero point for each piece."""

@@ -77,6 +77,10 @@ class Sparsifier(Compressor):
         positions = integers.unpack_positions(reader, self.kept(size), size)
         return positions, self.values.parse(reader, self.kept(size)), size
 
+    def variants(self) -> list[Compressor]:
+        """Keep fewer and fewer numbers, down to a millionth."""
+        return self.with_each("ratio", [2 ** (-n / 8) for n in range(160)])
+
     def nominal_bits(self, size: int) -> int:
         """Return the numbers' bits, and log2(d) for the position of each."""
         k = self.kept(size)
@@ -117,6 +121,10 @@ class Ternary(TopK):
     ] = Field(Sign(), exclude=True)
     name: ClassVar[str] = "ternary"
     codec: ClassVar[int] = 10
+
+    def variants(self) -> list[Compressor]:
+        """Begin with half of the numbers: signs of more have a larger error, of Gaussian numbers at least."""
+        return super().variants()[8:]
 
     def variance(self, size: int) -> float:
         """Return what top-1 leaves at worst: |v|_1^2/k of the kept numbers is what the signs catch."""

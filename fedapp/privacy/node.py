@@ -109,7 +109,12 @@ class LocalNoise(HiddenSamples):
         """Hide how much data a client has, how well it fits them, and the digest of what it has learned."""
         examples = self.config.batch_size or 1
         return replace(
-            update, num_examples=examples, steps=0, train_loss=0.0, state_digest=NO_DIGEST
+            update,
+            num_examples=examples,
+            steps=0,
+            train_loss=0.0,
+            state_digest=NO_DIGEST,
+            uplink_nmse=None,
         )
 
     def refusal(self, client: int, error: Exception) -> Refusal:

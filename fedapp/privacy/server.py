@@ -58,8 +58,10 @@ class Privacy:
         """Note that a round's updates are about to be applied to the model."""
 
     def figures(self, updates: Sequence[Update]) -> dict[str, float]:
-        """Return what `rounds.jsonl` may hold of a round: the training loss."""
-        return {"train_loss": sum(u.train_loss / len(updates) for u in updates)}
+        """Return what `rounds.jsonl` may hold of a round: the training loss, and the error of compression."""
+        found = {"train_loss": sum(u.train_loss / len(updates) for u in updates)}
+        told = [u.uplink_nmse for u in updates if u.uplink_nmse is not None]
+        return found | ({"uplink_nmse": sum(nmse / len(told) for nmse in told)} if told else {})
 
 
 class CountedPrivacy(Privacy):

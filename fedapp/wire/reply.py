@@ -37,6 +37,7 @@ class Update:
     train_loss: float
     state_lost: bool = False
     state_digest: int = 0  # of the state that this update left on disk; 0: unknown
+    uplink_nmse: float | None = None  # of its compression; None: not told
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return an array by name."""
@@ -56,7 +57,7 @@ class Reply:
 def add_update(content: RecordDict, update: Update) -> None:
     """Write one client's part of a node's answer."""
     record = record_of(update.arrays)
-    content[f"metrics.{update.client}"] = MetricRecord(
+    metrics = MetricRecord(
         {
             "num-examples": int(update.num_examples),
             "steps": int(update.steps),
@@ -65,6 +66,9 @@ def add_update(content: RecordDict, update: Update) -> None:
             "state-digest": int(update.state_digest),
         }
     )
+    if update.uplink_nmse is not None:
+        metrics["uplink-nmse"] = float(update.uplink_nmse)
+    content[f"metrics.{update.client}"] = metrics
     content[f"client.{update.client}"] = record
 
 
@@ -154,7 +158,7 @@ def claimed_refusal(content: RecordDict, client: int) -> Refusal:
 def _update(client: int, arrays: Arrays, metrics: MetricRecord) -> Update:
     examples, steps = metrics.get("num-examples"), metrics.get("steps")
     loss, lost = metrics.get("train-loss"), metrics.get("state-lost", 0)
-    digest = metrics.get("state-digest", 0)
+    digest, nmse = metrics.get("state-digest", 0), metrics.get("uplink-nmse")
     if not isinstance(examples, int) or examples < 1 or not isinstance(steps, int) or steps < 0:
         raise WireError("it does not say how many examples and steps it used")
     if not isinstance(loss, float):
@@ -163,4 +167,6 @@ def _update(client: int, arrays: Arrays, metrics: MetricRecord) -> Update:
         raise WireError("its training loss is not a finite number", Reason.NOT_FINITE)
     if not isinstance(digest, int) or digest < 0:
         raise WireError("the digest of its state is not a whole number")
-    return Update(client, arrays, examples, steps, loss, bool(lost), digest)
+    if nmse is not None and not (isinstance(nmse, float) and 0 <= nmse < math.inf):
+        raise WireError("the error of its compression is not a finite number")
+    return Update(client, arrays, examples, steps, loss, bool(lost), digest, nmse)
