@@ -144,6 +144,11 @@ class FedCOMGATE(Gate):
 
 def check_option(config: RunConfig, options: GateOptions) -> None:
     """Refuse option 1 where some clients of a round were not in the round before."""
+    if options.option == 1 and config.downlink != "none":
+        raise ConfigError(
+            f"With {config.algorithm}.option = 1 clients derive x from the mean, which a grid would round: set downlink = "
+            f'"none", or {config.algorithm}.option = 2.'
+        )
     if options.option == 1 and config.clients_per_round < config.num_clients:
         raise ConfigError(
             f"With {config.algorithm}.option = 1 clients derive x from the round before, in which all must have taken "

@@ -171,6 +171,11 @@ class Contextual(Compressor):
         levels, words = contexts.unpack(reader, size, self.pieces)
         return step, offsets, levels, words
 
+    def variants(self) -> list[Compressor]:
+        """Widen the step, by a twelfth of a doubling each."""
+        plain = self.model_copy(update={"nmse": 0.0, "max_bytes": 0})
+        return plain.with_each("step", [min(FINEST * 2 ** (n / 12), COARSEST) for n in range(201)])
+
     def nominal_bits(self, size: int) -> int:
         """Return the bits of a code of fixed length for Gaussian numbers, or what the limit allows."""
         if self.max_bytes:

@@ -182,3 +182,10 @@ def test_fewer_than_all_clients_are_refused(algorithm: str) -> None:
     config = config_with(algorithm, 1, clients_per_round=5)
     with pytest.raises(ConfigError, match=r"set clients-per-round = 6, or .*option = 2"):
         make_strategy(config, make_problem(config))
+
+
+@pytest.mark.parametrize("name", ["fedgate", "fedcomgate"])
+def test_clients_cannot_derive_x_from_a_rounded_mean(name: str) -> None:
+    keys = {"algorithm": name, f"{name}.option": 1, "downlink": "grid", "dataset": "quadratic"}
+    with pytest.raises(ConfigError, match=f"{name}.option = 2"):
+        make_strategy(keys | {"num-clients": 4, "clients-per-round": 4})
