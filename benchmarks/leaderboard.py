@@ -138,8 +138,6 @@ def show(report: Row, out: Path) -> None:
             )
         if title == "Gaussian":
             print(f"{'floor':<14}" + "".join(f"{floor(each):>8.3f}" for each in AT))
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "leaderboard.json").write_text(json.dumps(report, indent=1))
     draw(report["inputs"], out / "leaderboard.png")
     print(f"\nWritten: {out / 'leaderboard.json'}, {out / 'leaderboard.png'}")
 
@@ -192,5 +190,7 @@ def run(updates: Path | None, peers: dict[str, str], quick: bool, repeats: int, 
         for row in itertools.chain(*rows.values()):
             row["bits"] = 8 * row["bytes"] / given[0].size
         report["sizes"][title], report["inputs"][title] = given[0].size, rows
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "leaderboard.json").write_text(json.dumps(report, indent=1))
         print(f"{title}: measured", file=sys.stderr, flush=True)
     show(report, out)

@@ -50,7 +50,7 @@ def nncodec(u: Vector, shapes: list[tuple[int, ...]]) -> Iterator[Coding]:
         return np.concatenate([np.ravel(found[name]) for name in tensors])
 
     with tempfile.TemporaryDirectory() as directory:
-        for qp in (-6, -4, -2, 0, 2, 4, 6, 8, 10, 12):
+        for qp in (-22, -18, -14, -10, -6, -4, -2, 0, 2, 4, 6, 8, 10, 12):
             path = f"{directory}/stream.nnc"
             yield f"qp={qp}", lambda qp=qp, path=path: encode(qp, path), decode  # type: ignore[misc]
 
