@@ -8,6 +8,7 @@ Ratios at equal NMSE are interpolated between measured points, in log-log, never
 
 import itertools
 import json
+import math
 import os
 import platform
 import subprocess
@@ -30,6 +31,14 @@ Row = dict[str, Any]
 Input = tuple[NDArray[np.float32], list[tuple[int, ...]]]  # a vector, and its tensors' shapes
 DRAWN = 200_000
 AT = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.001)  # NMSE at which rates are compared
+LEAST_COMPARED = 0.01  # smaller errors do not enter the means
+COMPARED = (
+    ("contextual", "nncodec"),
+    ("dithered", "qsgd"),
+    ("dithered", "uniform"),
+    ("dithered", "eden"),
+)
+TIMES = ("encode_seconds", "decode_seconds")
 PEERS = Path(__file__).with_name("peers.py")
 # Settings of each codec, from coarse to fine. A codec that is not listed runs with its defaults.
 SETTINGS: dict[str, list[dict[str, Any]]] = {
@@ -38,6 +47,10 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "topk": [{"ratio": r, "values": make_compressor("uniform", bits=b)}
              for r in (0.01, 0.03, 0.1, 0.2, 0.4, 0.7) for b in (4, 6)],
     "randk": [{"ratio": ratio} for ratio in (0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9)],
+    "contextual": [{"step": s} for s in (0.1, 0.2, 0.35, 0.6, 1.0, 1.7, 2.8, 4.5, 7.0, 11.0)],
+    "dithered": [{"nmse": e} for e in (0.001, 0.004, 0.01, 0.03, 0.1, 0.25, 0.5, 1.0)],
+    "ternary": [{"ratio": ratio} for ratio in (0.005, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5)],
+    "lowrank": [{"rank": rank} for rank in (1, 2, 3, 4, 8, 16, 32, 64)],
 }  # fmt: skip
 
 
@@ -57,7 +70,9 @@ def inputs(updates: Path | None, quick: bool) -> dict[str, Input]:
 def ours(given: Input, repeats: int) -> dict[str, list[Row]]:
     """Measure our codecs, each with all its settings."""
     u, shapes = given
-    pieces = tuple(Piece(int(np.prod(s)), int(np.prod(s[1:])) or 1) for s in shapes)
+    pieces = tuple(
+        Piece(math.prod(s), math.prod(s[1:]) if len(s) > 1 else math.prod(s)) for s in shapes
+    )
     rows: dict[str, list[Row]] = {}
     for name in COMPRESSORS:
         for setting in SETTINGS.get(name, [{}]):
@@ -138,8 +153,42 @@ def show(report: Row, out: Path) -> None:
             )
         if title == "Gaussian":
             print(f"{'floor':<14}" + "".join(f"{floor(each):>8.3f}" for each in AT))
+    for one, other in COMPARED:
+        compare(report, one, other)
     draw(report["inputs"], out / "leaderboard.png")
     print(f"\nWritten: {out / 'leaderboard.json'}, {out / 'leaderboard.png'}")
+
+
+def compare(report: Row, one: str, other: str) -> None:
+    """Print what a codec needs of another's bits, of the error at its bits, and of its time, on each input."""
+    print(f"\n{one} over {other}: bits at NMSE, their geometric mean; seconds to encode and decode")
+    means = []
+    for title, codecs in report["inputs"].items():
+        if one not in codecs or other not in codecs:
+            continue
+        pairs = [(bits_at(codecs[one], at), bits_at(codecs[other], at)) for at in AT]
+        ratios = [a / b if a and b else None for a, b in pairs]
+        known = [r for r, at in zip(ratios, AT, strict=True) if r and at >= LEAST_COMPARED]
+        mean = math.exp(np.mean(np.log(known))) if known else math.nan
+        means.append(mean)
+        cells = "".join(f"{'-' if r is None else f'{r:.2f}':>7}" for r in ratios)
+        times = "".join(f"{seconds_ratio(codecs[one], codecs[other], w):>8.2f}" for w in TIMES)
+        print(f"{title:<26}{cells}{mean:>9.3f}{times}")
+    if means:
+        print(f"{'all':<26}{'':>{7 * len(AT)}}{math.exp(np.nanmean(np.log(means))):>9.3f}")
+
+
+def seconds_ratio(one: list[Row], other: list[Row], which: str) -> float:
+    """Return the geometric mean of a codec's time over another's, each at its setting that is closest to an error."""
+    ratios = []
+    for at in AT:
+        if at >= LEAST_COMPARED:
+            a, b = (
+                min(rows, key=lambda r: abs(math.log(max(r["nmse"], 1e-12) / at)))  # noqa: B023
+                for rows in (one, other)
+            )
+            ratios.append(a[which] / b[which])
+    return math.exp(float(np.mean(np.log(ratios))))
 
 
 def draw(found: dict[str, dict[str, list[Row]]], path: Path) -> None:

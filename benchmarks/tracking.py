@@ -18,6 +18,7 @@ from fedapp.building import make_strategy
 from fedapp.compression import COMPRESSORS
 from fedapp.engine import InlineGrid
 from fedapp.errors import RunError
+from fedapp.parallel import silence
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.registry import find_compressor
@@ -121,12 +122,12 @@ def accuracy(keys: Keys) -> float:
 
 
 def _rounds(keys: Keys) -> Iterator[dict[str, float]]:
-    logging.disable(logging.CRITICAL)
     one_thread()
     config = parse_run_config(keys)
-    problem = make_problem(config)
-    grid = InlineGrid(client_app.app, config.flat())
-    yield from run_rounds(grid, make_strategy(config, problem), problem, config)
+    with silence(logging.CRITICAL):
+        problem = make_problem(config)
+        grid = InlineGrid(client_app.app, config.flat())
+        yield from run_rounds(grid, make_strategy(config, problem), problem, config)
 
 
 def in_words(far: float) -> str:
