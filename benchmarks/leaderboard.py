@@ -184,7 +184,7 @@ def seconds_ratio(one: list[Row], other: list[Row], which: str) -> float:
     for at in AT:
         if at >= LEAST_COMPARED:
             a, b = (
-                min(rows, key=lambda r: abs(math.log(max(r["nmse"], 1e-12) / at)))  # noqa: B023
+                min(rows, key=lambda r: abs(math.log(max(r["nmse"], 1e-12) / at)))
                 for rows in (one, other)
             )
             ratios.append(a[which] / b[which])
