@@ -193,6 +193,7 @@ def seconds_ratio(one: list[Row], other: list[Row], which: str) -> float:
 
 def draw(found: dict[str, dict[str, list[Row]]], path: Path) -> None:
     """Draw NMSE against bits, a panel for each input; the floors are those of Gaussian numbers."""
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     columns = min(3, len(found))
@@ -212,9 +213,11 @@ def draw(found: dict[str, dict[str, list[Row]]], path: Path) -> None:
             linestyle=":",
             label="unbiased floor",
         )
-        for name, rows in codecs.items():
+        for number, (name, rows) in enumerate(codecs.items()):
             best = frontier(rows)
-            place.plot([r["bits"] for r in best], [r["nmse"] for r in best], marker=".", label=name)
+            dashes = "-" if name in COMPRESSORS else "--"  # others are dashed
+            place.plot([r["bits"] for r in best], [r["nmse"] for r in best], dashes, marker=".",
+                       color=colormaps["tab20"](number % 20), label=name)  # fmt: skip
         place.set(xscale="log", yscale="log", xlim=(0.02, 20), ylim=(1e-4, 2), title=title,
                   xlabel="bits per number", ylabel="NMSE")  # fmt: skip
         place.grid(color="#e5e5e5", linewidth=0.6)

@@ -26,10 +26,15 @@ from fedapp.api import SweepResult
 VALIDATION = 10_000
 CHOSEN_ON = [0]  # seeds
 SHOWN = [1, 2, 3]
-NEW_UPLINK = {"compressor": "contextual", "error-feedback": True}
-GRID = {"downlink": "grid", "grid.kappa": 2.0}
+NEW_UPLINK = {"compressor": "contextual", "contextual.step": 3.0, "error-feedback": True}
+GRID = {"downlink": "grid", "grid.kappa": 4.0}
 NEW_WIRE = NEW_UPLINK | GRID
-TRACKED = {"fedcomgate.track": "own", "fedcomgate.memory": "local", "compressor": "contextual"}
+TRACKED = {
+    "compressor": "contextual",
+    "contextual.step": 3.0,
+    "fedcomgate.track": "own",
+    "fedcomgate.memory": "local",
+}
 
 JOBS: dict[str, dict[str, Any]] = {
     "mnist": {
@@ -89,7 +94,8 @@ JOBS: dict[str, dict[str, Any]] = {
                 "gradma.memory-size": 100,
                 **NEW_WIRE,
             },
-            "fedbcgd, new wire": {"algorithm": "fedbcgd", **NEW_WIRE},
+            # It allows no error feedback: blocks change from round to round.
+            "fedbcgd, new wire": {"algorithm": "fedbcgd", "compressor": "dithered", **GRID},
         },
     },
 }
@@ -137,12 +143,9 @@ def measure(
 ) -> dict[str, Any]:
     """Choose a method's step size, and return what it takes with it."""
     tried = runs_of(job, method, job["lr"], CHOSEN_ON, place / "chosen", held_out)
-    found = [bytes_to(run.rounds, job["target"]) for run in tried]
-    cost = {
-        lr: result["up"] + result["down"] if result else float("inf")
-        for lr, result in zip(job["lr"], found, strict=True)
-    }
-    best = min(cost, key=lambda lr: cost[lr])
+    found = {run.config.lr: bytes_to(run.rounds, job["target"]) for run in tried}
+    cost = {lr: result["up"] + result["down"] if result else None for lr, result in found.items()}
+    best = min(cost, key=lambda lr: cost[lr] or float("inf"))
     shown = runs_of(job, method, [best], SHOWN, place / "shown", data)
     results = [bytes_to(run.rounds, job["target"]) for run in shown]
     accuracies = [max(r["test_accuracy"] or 0 for r in run.rounds) for run in shown]
