@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedapp.models.layout import Piece
 from tests.support.vectors import gaussian
 
 Vector = NDArray[np.float32]
+KERNELS = Path(binary.__file__).parent
 PIECES = (Piece(40 * 60, 60), Piece(40, 40), Piece(10 * 40, 40), Piece(10, 10))
 SIZE = sum(piece.size for piece in PIECES)
 
@@ -212,3 +214,20 @@ def test_commands_that_code_nothing_do_not_load_the_compiler() -> None:
     program = "import sys, fedapp.compression, fedapp.parsing; print('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_a_cached_kernel_is_not_used_when_any_of_its_sources_has_changed(tmp_path: Path) -> None:
+    """Each copy of the kernels has a cache of its own, named after all the sources; a change of one renames it."""
+    place = tmp_path / "kernels"
+    shutil.copytree(KERNELS, place, ignore=shutil.ignore_patterns("__pycache__"))
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import compiling; print(compiling.cache_directory())"
+    named = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(place)], capture_output=True, text=True, check=True
+        )
+        named.append(Path(done.stdout.strip()))
+        assert named[-1].parent == place / "__pycache__" and named[-1].is_dir()
+        with (place / "binary.py").open("a") as file:
+            file.write("# changed\n")
+    assert named[0] != named[1]

@@ -33,11 +33,10 @@ LOGIT = np.rint(
 CHANCE = (
     np.rint(ONE / (1 + np.exp(-np.arange(-LARGEST, LARGEST + 1) / LOGITS_PER_UNIT)))
     .clip(16, ONE - 16)
-    .astype(np.int32)
+    .astype(np.uint16)
 )
 SPEED = np.array([2 * ONE // (2 * uses + 3) for uses in range(STEADY + 1)])
 FIRST_WEIGHT = 26000  # in 2^16ths
-HIGHEST_WEIGHT = 1 << 20
 
 FULL = (1 << 48) - 1  # a coder's interval at its start
 NARROW = 1 << 32  # below it, 16 bits are written
@@ -127,8 +126,7 @@ def adapt(table: Table, i: Int, bit: Int) -> None:
     entry = table[U(i)]
     chance: Int = np.int64(entry >> 8)
     uses = entry & 255
-    chance += (((bit << 16) - chance) * SPEED[uses]) >> 16
-    chance = min(max(chance, LEAST), ONE - LEAST)
+    chance += (((ONE - LEAST if bit else LEAST) - chance) * SPEED[uses]) >> 16
     table[U(i)] = (chance << 8) | np.int64(uses + 1 if uses < STEADY else uses)
 
 
@@ -148,12 +146,6 @@ def mixed(weights: Weights, j: Int, a: Int, b: Int, c: Int) -> Int:
 @compiled
 def learn(weights: Weights, j: Int, a: Int, b: Int, c: Int, error: Int) -> None:
     """Move weights so that the mixed chance would have been closer to the bit; `error` is the bit less the chance."""
-    weights[j] = bounded(weights[j] + ((a * error + EVEN) >> 16))
-    weights[j + 1] = bounded(weights[j + 1] + ((b * error + EVEN) >> 16))
-    weights[j + 2] = bounded(weights[j + 2] + ((c * error + EVEN) >> 16))
-
-
-@compiled
-def bounded(weight: Int) -> Int:
-    """Keep a weight in its range."""
-    return min(max(weight, -HIGHEST_WEIGHT), HIGHEST_WEIGHT)
+    weights[j] += (a * error + EVEN) >> 16
+    weights[j + 1] += (b * error + EVEN) >> 16
+    weights[j + 2] += (c * error + EVEN) >> 16
