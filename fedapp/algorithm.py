@@ -58,7 +58,7 @@ class Needs:
             )
         if self.unbiased_compressor and compressor and not compressor.unbiased:
             raise ConfigError(
-                f"{name} needs an unbiased compressor: set compressor to dithered, qsgd, randk, none or "
+                f"{name} needs an unbiased compressor: set compressor to dithered, natural, qsgd, randk, none or "
                 "uniform (with stochastic rounding)."
             )
         if self.no_error_feedback and config.error_feedback:

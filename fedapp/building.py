@@ -101,7 +101,7 @@ def make_strategy(
     problem = problem or make_problem(config, server_shard(config))
     check(config, problem)
     algorithm = find_algorithm(config.algorithm)
-    return algorithm.strategy(
+    strategy = algorithm.strategy(
         algorithm,
         config,
         *problem.initial(),
@@ -111,6 +111,11 @@ def make_strategy(
         place=place or Place(f"run-{uuid4().hex[:8]}", config.state_dir),
         frozen=frozen_part_of(problem),
     )
+    if isinstance(strategy.compressor, Budgeted) and not _sends_all(algorithm):
+        for pieces in set(_first_cohort(strategy)):
+            size = sum(piece.size for piece in pieces)
+            strategy.compressor.for_pieces(pieces).rehearse(size)
+    return strategy
 
 
 def notes(strategy: FederatedStrategy[Any]) -> list[str]:

@@ -6,9 +6,9 @@ Richtarik, Sokolov, Fatkhullin, EF21: A New, Simpler, Theoretically Better, and 
 A client keeps g_i, all that the server knows of its vectors v_i, and sends c_i = C(v_i - g_i); both add it to g_i. To
 keep every g_i, the server would need as many vectors as there are clients. It keeps their mean G alone, and an algorithm
 receives G + (s/N) c_i as the update of a client, s updates of N clients: their mean is G + sum(c_i)/N, which is the
-mean of all N renewed g_i, absent clients included. Hence what is refused: rules that are not a plain mean have no use for
-such updates; sampling has a meaning only where the rule of the whole algorithm is a mean; and a client that lost
-its g_i cannot be told apart in G, so all must restart then.
+mean of all N renewed g_i, absent clients included. Hence what is refused: algorithms and rules that use single updates,
+or sums over those clients that answered, have no use for such updates; and a client that lost its g_i cannot be told
+apart in G, so all must restart then.
 """
 
 from collections.abc import Sequence
@@ -78,10 +78,10 @@ def check(config: RunConfig, rule_is_a_mean: bool) -> None:
             'EF21\'s clients and server must add the same: set dp.clip = 0 and too-long = "reject", '
             f"{off}."
         )
-    if config.clients_per_round != config.num_clients and not rule_is_a_mean:
+    if not rule_is_a_mean:
         raise ConfigError(
-            f"With EF21 and sampled clients, {config.algorithm} would mix clients of different rounds: set clients-per-round = "
-            f"{config.num_clients}, {off}."
+            f"EF21's server knows only the mean of its clients, and {config.algorithm} uses more than that: set "
+            "error-feedback = true."
         )
     if config.on_lost_state != "reset":
         raise ConfigError(

@@ -26,7 +26,7 @@ def pack(numbers: NDArray[np.int64], pieces: Pieces) -> bytes:
     """Write whole numbers, up to LARGEST."""
     from fedapp.compression.kernels import contextual as kernel
 
-    levels, room = np.empty(numbers.size, np.int32), np.empty(numbers.size // 4, np.uint16)
+    levels, room = np.empty(numbers.size, np.int32), np.empty(numbers.size // 4 + 3, np.uint16)
     exact = numbers.astype(np.float32)
     words, count = kernel.code(False, exact, 0.0, levels, *shape_of(pieces, numbers.size), room)
     return written(words[:count])
@@ -44,6 +44,8 @@ def unpack(reader: Reader, size: int, pieces: Pieces) -> tuple[Levels, Words]:
     words: Words = reader.numbers("<u2", len(reader) // 2).astype(np.uint16)
     levels, nothing = np.empty(size, np.int32), np.empty(0, np.float32)
     _, used = kernel.code(True, nothing, 0.0, levels, *shape_of(pieces, size), words)
+    if used == kernel.HOSTILE:
+        raise PayloadError("it holds a number that is too large")
     if used < len(words) or (len(words) and not words[-1]):
         raise PayloadError("it has bytes too many")
     return levels, words

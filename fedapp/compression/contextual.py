@@ -24,7 +24,8 @@ PRICE = 0.08  # squared error, in steps, that a bit may save: about the slope of
 HEAD = 8 + 3  # bytes of step and offsets
 FINEST, COARSEST = 0.01, 1000.0  # steps, in root mean squares
 FINENESS = 64.0  # offsets are in 64ths of a step
-TRIES = 12
+TRIES = 16
+NOTHING = -20.0  # logarithm of a figure that says nothing of how far it is
 CLOSE = 0.02  # a search ends when it is that close to its target
 
 Levels = NDArray[np.int32]
@@ -108,7 +109,7 @@ class Contextual(Compressor):
             PRICE,
             levels,
             *contexts.shape_of(self.pieces, v.size),
-            np.empty(v.size // 8, np.uint16),
+            np.empty(v.size // 8 + 3, np.uint16),
         )
         sums, counts = np.zeros(3), np.zeros(3, np.int64)
         error = kernel.fit(scaled, levels, sums, counts)
@@ -133,7 +134,7 @@ class Contextual(Compressor):
         best: Quantized | None = None
         for _ in range(TRIES):
             found = self._with_step(v, step, rms)
-            figure = max(of(found), 1e-9)
+            figure = max(of(found), 1e-9)  # of no bytes, too, there is a logarithm
             if figure <= 1 and (best is None or figure > of(best)):
                 best = found
             if 1 - CLOSE <= figure <= 1:
@@ -203,7 +204,7 @@ def _next(tried: dict[bool, tuple[float, float]], sign: int) -> float:
     aim = -CLOSE / 2
     if len(tried) == 2:
         (x, y), (other, value) = tried[True], tried[False]
-        share = (aim - y) / (value - y)
+        share = (aim - y) / (value - y) if y > NOTHING else 0.5
         return x + min(max(share, 0.05), 0.95) * (other - x)
     ((x, y),) = tried.values()
     return x + sign * min(max((aim - y) / 1.4, -3.0), 3.0)

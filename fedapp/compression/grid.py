@@ -94,7 +94,11 @@ def decode(
     reader = unseal(data, CODEC, size, b"")
     (head,) = np.frombuffer(reader.bytes(_HEAD.itemsize), _HEAD)
     how, kind, exponent, width = (int(head[name]) for name in _HEAD.names or ())
-    if kind >= len(TYPES) or exponent not in EXPONENTS or width & ~CONTEXTUAL > WIDEST:
+    if (
+        kind >= len(TYPES)
+        or exponent not in EXPONENTS
+        or not (width <= WIDEST or width == CONTEXTUAL)
+    ):
         raise PayloadError("its head is damaged")
     dtype = list(TYPES)[kind]
     if how == AS_IT_IS:

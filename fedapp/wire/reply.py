@@ -24,6 +24,7 @@ WHOLE = (
     "state-lost",
     "state-digest",
 )  # metrics of an update, beside its training loss
+NMSE = "uplink-nmse"  # a metric of updates that are compressed
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def add_update(content: RecordDict, update: Update) -> None:
         }
     )
     if update.uplink_nmse is not None:
-        metrics["uplink-nmse"] = float(update.uplink_nmse)
+        metrics[NMSE] = float(update.uplink_nmse)
     content[f"metrics.{update.client}"] = metrics
     content[f"client.{update.client}"] = record
 
@@ -116,7 +117,7 @@ def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
             reply.refusals.append(claimed_refusal(content, client))
             continue
         reply.uplink_bytes += nbytes(record)
-        reply.uplink_overhead += _overhead(client, record)
+        reply.uplink_overhead += _overhead(client, record, metrics)
         try:
             if not isinstance(metrics, MetricRecord):
                 raise WireError("it does not say what it did")
@@ -126,12 +127,14 @@ def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
     return reply
 
 
-def _overhead(client: int, record: ArrayRecord) -> int:
+def _overhead(client: int, record: ArrayRecord, metrics: object) -> int:
     """Return what a client's answer has beside its arrays' data, if it were alone on its node."""
+    tells_error = isinstance(metrics, MetricRecord) and NMSE in metrics
+    real = ("train-loss", NMSE) if tells_error else ("train-loss",)
     return content_overhead(
         {
             f"client.{client}": record,
-            f"metrics.{client}": metrics_bytes(WHOLE, ("train-loss",)),
+            f"metrics.{client}": metrics_bytes(WHOLE, real),
             "failures": config_bytes({}),
         }
     )
@@ -158,7 +161,7 @@ def claimed_refusal(content: RecordDict, client: int) -> Refusal:
 def _update(client: int, arrays: Arrays, metrics: MetricRecord) -> Update:
     examples, steps = metrics.get("num-examples"), metrics.get("steps")
     loss, lost = metrics.get("train-loss"), metrics.get("state-lost", 0)
-    digest, nmse = metrics.get("state-digest", 0), metrics.get("uplink-nmse")
+    digest, nmse = metrics.get("state-digest", 0), metrics.get(NMSE)
     if not isinstance(examples, int) or examples < 1 or not isinstance(steps, int) or steps < 0:
         raise WireError("it does not say how many examples and steps it used")
     if not isinstance(loss, float):

@@ -122,6 +122,10 @@ def test_a_run_that_cannot_fit_ends_before_it_begins() -> None:
         ({"compressor": "sign", "uplink_budget": "100 B"}, "raise uplink-budget"),
         ({"compressor": "dithered", "uplink_budget": "20 B"}, "raise uplink-budget"),
         ({"uplink_budget": "1 kB"}, "set compressor"),
+        (
+            {"algorithm": "fedbcgd", "compressor": "dithered", "uplink_budget": "40 B"},
+            "raise uplink-budget",
+        ),
     ):
         with pytest.raises(ConfigError, match=advice):
             make_strategy(kebab({**QUADRATIC, **keys}))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedapp.compression import Compressor, PayloadError, make_compressor
 from fedapp.compression.kernels import binary
+from fedapp.compression.kernels import contextual as kernel
 from fedapp.compression.payload import seal
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Piece
@@ -25,6 +26,7 @@ Vector = NDArray[np.float32]
 KERNELS = Path(binary.__file__).parent
 PIECES = (Piece(40 * 60, 60), Piece(40, 40), Piece(10 * 40, 40), Piece(10, 10))
 SIZE = sum(piece.size for piece in PIECES)
+SIZES = np.array([9])
 
 
 def rng() -> np.random.Generator:
@@ -160,6 +162,38 @@ def test_words_behind_the_last_number_are_refused() -> None:
     body = codec.write(*codec.quantize(gaussian(50), rng())) + b"\x01\x02" * 20
     with pytest.raises(PayloadError, match="too many"):
         codec.decode(seal(codec.codec, 50, body, codec.key), 50)
+
+
+@pytest.mark.parametrize("words", [b"", b"\x00\x00" * 3 + b"\x01\x00"])
+def test_numbers_larger_than_any_that_is_sent_are_refused_at_once(words: bytes) -> None:
+    """All bits of no words are ones: a magnitude without end."""
+    codec = make_compressor("contextual")
+    body = np.array([1.0], "<f8").tobytes() + bytes(3) + words
+    with pytest.raises(PayloadError, match="too large"):
+        codec.decode(seal(codec.codec, 50, body, codec.key), 50)
+
+
+def test_the_largest_magnitude_that_is_sent_arrives() -> None:
+    v = np.full(9, 1e30, np.float32)
+    v[4] = -2.0
+    words, count = kernel.code(
+        False, v, 0.0, levels := np.empty(9, np.int32), SIZES, SIZES, np.empty(3, np.uint16)
+    )
+    back = np.empty(9, np.int32)
+    kernel.code(True, v[:0], 0.0, back, SIZES, SIZES, words[:count].copy())
+    np.testing.assert_array_equal(back, levels)
+    assert levels[0] == kernel.LARGEST_LEVEL and levels[4] == -2
+
+
+@pytest.mark.parametrize("most", [45, 60, 90])
+def test_a_short_payload_holds_something_if_any_step_fits(most: int) -> None:
+    for seed in range(8):
+        v = np.random.default_rng(seed).standard_t(3, 30_000).astype(np.float32)
+        steps = [2.0 ** (n / 4) for n in range(4, 33)]
+        fits = any(0 < sent(make_compressor("contextual", step=s), v)[0] <= most
+                   and sent(make_compressor("contextual", step=s), v)[1] < 1 for s in steps)  # fmt: skip
+        size, nmse = sent(make_compressor("contextual", max_bytes=most), v)
+        assert size <= most and (nmse < 1 or not fits)
 
 
 def test_the_tables_are_the_same_whoever_computes_them() -> None:

@@ -127,7 +127,7 @@ def test_a_difference_to_something_else_is_refused() -> None:
             grid.decode(payload, 200, other)
 
 
-@given(st.binary(max_size=80), st.integers(0, 3), st.integers(-1100, 2100), st.integers(0, 60))
+@given(st.binary(max_size=80), st.integers(0, 3), st.integers(-1100, 2100), st.integers(0, 130))
 @settings(max_examples=300, deadline=None)
 def test_a_body_that_nobody_wrote_is_refused_or_makes_a_finite_vector(
     rest: bytes, how: int, exponent: int, width: int

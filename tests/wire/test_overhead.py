@@ -91,10 +91,11 @@ def test_clients_of_one_node_are_counted_as_if_each_were_alone() -> None:
     )
 
 
-def test_a_reply_costs_what_flower_sends() -> None:
+@pytest.mark.parametrize("nmse", [None, 0.25])
+def test_a_reply_costs_what_flower_sends(nmse: float | None) -> None:
     content = RecordDict()
     arrays = {"u": numbers(9, 0), "buffers": numbers(1, 50)}
-    wire.add_update(content, Update(4, arrays, LARGE, LARGE, 0.5, True, LARGE))
+    wire.add_update(content, Update(4, arrays, LARGE, LARGE, 0.5, True, LARGE, nmse))
     wire.add_refusals(content, [])
     spec: wire.Spec = {name: (array.dtype, array.shape) for name, array in arrays.items()}
     reply = wire.unpack_reply(

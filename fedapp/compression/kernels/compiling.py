@@ -37,12 +37,12 @@ def cache_directory() -> Path | None:
     for source in sorted(HERE.glob("*.py")):
         digest.update(source.read_bytes())
     given = CONFIG.CACHE_DIR
-    places = [Path(given)] if given else [HERE / "__pycache__", Path.home() / ".cache" / "fedapp"]
-    for place in places:
-        directory = place / f"kernels-{digest.hexdigest()[:16]}"
+    beside = [HERE / "__pycache__", Path("~") / ".cache" / "fedapp"]
+    for place in [Path(given)] if given else beside:
         try:
+            directory = place.expanduser() / f"kernels-{digest.hexdigest()[:16]}"
             directory.mkdir(parents=True, exist_ok=True)
-        except OSError:
+        except (OSError, RuntimeError):  # not writable, or there is no home directory
             continue
         if os.access(directory, os.W_OK):
             return directory

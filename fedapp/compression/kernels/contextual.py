@@ -41,7 +41,9 @@ Sizes = NDArray[np.int64]
 SIZES = 24  # levels of size, of numbers below 4096
 NEIGHBOURS = 14  # levels of the neighbours' size
 UNARY = 16  # a magnitude from here on ends with plain bits
-MOST_BITS = 30  # of these
+MOST_BITS = 24  # of these; a payload with more is hostile
+LARGEST_LEVEL = 1 << 23  # that is sent
+HOSTILE = -1  # instead of how many words were read
 COUNTED = 255  # a larger magnitude counts as this in means
 SURE = 600  # a 0 with a lower chance of being otherwise is coded by one chance alone, which is fast
 SIGNS = SIZES * SIZES
@@ -83,7 +85,7 @@ def rounded(v: float, chance: Int, more: Int, price: float) -> Int:
     size = abs(v)
     if size <= 0.5:
         return 0
-    k = int(size + 0.44)
+    k = int(min(size + 0.44, LARGEST_LEVEL))
     if k <= 1:
         bits = BITS[chance >> 6] - BITS[(ONE - chance) >> 6] + BITS[(ONE - more) >> 6] + 0.5
         k = 1 if 2 * size - 1 > price * bits else 0
@@ -100,7 +102,10 @@ def code(
     columns: Sizes,  # lengths of their rows
     words: Words,
 ) -> tuple[Words, Int]:
-    """Choose and encode whole numbers, or decode them; return the words and how many there are, or were read."""
+    """Choose and encode whole numbers, or decode them; return the words and how many there are, or were read.
+
+    Decoding ends at a number that no encoder writes: HOSTILE.
+    """
     # Tables of chances, three for each question, and weights to mix them.
     near = np.full(NEIGHBOURS * SIZES, UNUSED, np.uint32)
     cross = np.full(SIZES * SIZES, UNUSED, np.uint32)
@@ -215,6 +220,8 @@ def code(
                             if not bit:
                                 break
                             bits += 1
+                        if bits == MOST_BITS:
+                            return words, HOSTILE
                         value = 1
                         for place in range(bits - 1, -1, -1):
                             bit = (rest >> place) & 1
@@ -251,7 +258,7 @@ def fit(
     """Add up by how much magnitudes 1, 2 and above are off, and how often they occur; return the squared error."""
     error = 0.0
     for i in range(v.size):
-        k = levels[i]
+        k: Int = np.int64(levels[i])
         size = abs(v[i])
         if k:
             off, kind = size - abs(k), min(abs(k), 3) - 1
@@ -269,7 +276,7 @@ def place(
 ) -> None:
     """Write the numbers that levels stand for."""
     for i in range(levels.size):
-        k = levels[i]
+        k: Int = np.int64(levels[i])
         if k:
             size = min((abs(k) + offsets[min(abs(k), 3) - 1]) * step, LARGEST)
             vector[i] = size if k > 0 else -size
