@@ -33,7 +33,7 @@ def short(name: str) -> str:
 def name_of(value: object) -> str:
     """Give an object a name for the config, and remember the object under it in this process."""
     for known, other in _given.items():
-        if other is value or (ismethod(value) and other == value):
+        if other is value or (ismethod(value) and ismethod(other) and other == value):
             register({known: value})  # it may have changed since
             return known
     named = value if hasattr(value, "__qualname__") else type(value)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedapp import doors
@@ -54,6 +55,12 @@ def test_functions_made_by_one_function_have_names_of_their_own() -> None:
     names = doors.name_of(one), doors.name_of(two)
     assert [doors.find_object("model", name)() for name in names] == [1, 2]
     assert (doors.name_of(one), doors.name_of(two)) == names
+
+
+def test_a_method_has_a_name_after_an_object_that_compares_number_by_number() -> None:
+    doors.name_of(np.zeros(3))
+    path = Path("a")
+    assert doors.name_of(path.as_posix) == doors.name_of(path.as_posix)
 
 
 def test_methods_of_two_objects_have_two_names() -> None:
