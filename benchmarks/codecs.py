@@ -310,11 +310,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="leaderboard: middle phase, once each")
     parser.add_argument("--updates", type=Path, help="leaderboard: files of benchmarks.updates")
     parser.add_argument("--peer", action="append", default=[], help="leaderboard: NAME=PYTHON")
+    parser.add_argument("--only", nargs="*", default=(), help="leaderboard: only these of ours")
     arguments = parser.parse_args()
     if arguments.leaderboard:
         peers = dict(each.split("=", 1) for each in arguments.peer)
         repeats = 1 if arguments.quick else arguments.repeats
-        leaderboard.run(arguments.updates, peers, arguments.quick, repeats, arguments.out)
+        only, quick = arguments.only, arguments.quick
+        leaderboard.run(arguments.updates, peers, quick, repeats, arguments.out, only)
         return
     updates, test = real_updates(arguments.data_dir)
     accuracy = test["test_accuracy"]

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import timeit
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -67,14 +68,14 @@ def inputs(updates: Path | None, quick: bool) -> dict[str, Input]:
     return found
 
 
-def ours(given: Input, repeats: int) -> dict[str, list[Row]]:
-    """Measure our codecs, each with all its settings."""
+def ours(given: Input, repeats: int, only: Sequence[str]) -> dict[str, list[Row]]:
+    """Measure our codecs, or only some, each with all its settings."""
     u, shapes = given
     pieces = tuple(
         Piece(math.prod(s), math.prod(s[1:]) if len(s) > 1 else math.prod(s)) for s in shapes
     )
     rows: dict[str, list[Row]] = {}
-    for name in COMPRESSORS:
+    for name in only or COMPRESSORS:
         for setting in SETTINGS.get(name, [{}]):
             codec = make_compressor(name, **setting).for_pieces(pieces)
             payload, seen = codec.transmit(u, generator(0, "codecs"))
@@ -226,7 +227,14 @@ def draw(found: dict[str, dict[str, list[Row]]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def run(updates: Path | None, peers: dict[str, str], quick: bool, repeats: int, out: Path) -> None:
+def run(
+    updates: Path | None,
+    peers: dict[str, str],
+    quick: bool,
+    repeats: int,
+    out: Path,
+    only: Sequence[str] = (),
+) -> None:
     """Measure all codecs on all inputs, and show."""
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=PEERS.parent
@@ -236,7 +244,7 @@ def run(updates: Path | None, peers: dict[str, str], quick: bool, repeats: int, 
         "versions": {"python": sys.version.split()[0], "numpy": version("numpy")}, "sizes": {}, "inputs": {},
     }  # fmt: skip
     for title, given in inputs(updates, quick).items():
-        rows = ours(given, repeats)
+        rows = ours(given, repeats, only)
         for name, python in peers.items():
             report["versions"][name], rows[name] = of_peer(name, python, given, repeats)
         for row in itertools.chain(*rows.values()):
