@@ -139,7 +139,7 @@ PEERS: dict[str, tuple[Callable[[Vector, list[tuple[int, ...]]], Iterator[Coding
 
 
 def measured(coding: Coding, u: Vector, repeats: int) -> dict[str, Any]:
-    """Encode and decode some times; return what it came to, with the fastest times."""
+    """Encode and decode some times; return bytes, error and the fastest times."""
     setting, encode, decode = coding
     encoding, decoding = [], []
     for _ in range(repeats):

@@ -22,7 +22,7 @@ MOST_VARIANTS = 256  # their numbers are bytes
 
 
 class Budgeted(Compressor):
-    """Any compressor, at the finest of its `variants` whose payload has at most so many bytes."""
+    """Any compressor, at the finest of its `variants` whose payload fits a number of bytes."""
 
     inner: Compressor
     most_bytes: float = Field(0.0, ge=0)  # of a vector; 0: by its size

@@ -48,7 +48,7 @@ class LowRank(Compressor):
                 rest.append(part.astype(np.float64))
                 continue
             unit = np.ldexp(1.0, int(np.frexp(np.abs(part).max())[1]))
-            matrix = np.zeros(_shape(piece))
+            matrix = np.zeros(piece.shape)
             matrix.ravel()[: piece.size] = part / unit
             P, Q = _factorize(matrix, rng.normal(size=(matrix.shape[1], self.rank)))
             left.append(P.ravel())
@@ -76,7 +76,7 @@ class LowRank(Compressor):
                 if not self._factors(piece):
                     out[:] = take(2, piece.size)
                     continue
-                rows, columns = _shape(piece)
+                rows, columns = piece.shape
                 P = take(0, rows * self.rank).reshape(rows, self.rank)
                 Q = take(1, columns * self.rank).reshape(columns, self.rank)
                 product = np.zeros((rows, columns))
@@ -104,12 +104,12 @@ class LowRank(Compressor):
 
     def _factors(self, piece: Piece) -> bool:
         """Return whether two factors are smaller than the piece."""
-        return self.rank * sum(_shape(piece)) < piece.size
+        return self.rank * sum(piece.shape) < piece.size
 
     def _counts(self, size: int) -> tuple[int, int, int]:
         """Return how many numbers of left factors, of right ones, and others there are."""
         pieces = [piece for _, piece in self._places(size)]
-        shapes = [_shape(piece) for piece in pieces if self._factors(piece)]
+        shapes = [piece.shape for piece in pieces if self._factors(piece)]
         rest = sum(piece.size for piece in pieces if not self._factors(piece))
         return self.rank * sum(s[0] for s in shapes), self.rank * sum(s[1] for s in shapes), rest
 
@@ -130,13 +130,8 @@ class LowRank(Compressor):
     def typical_variance(self, size: int) -> float:
         """Return about the part of Gaussian numbers that is left out."""
         pieces = [piece for _, piece in self._places(size)]
-        left = sum(p.size * (1 - self.rank / min(_shape(p))) for p in pieces if self._factors(p))
+        left = sum(p.size * (1 - self.rank / min(p.shape)) for p in pieces if self._factors(p))
         return left / max(size, 1)
-
-
-def _shape(piece: Piece) -> tuple[int, int]:
-    columns = min(max(piece.columns, 1), piece.size)
-    return -(-piece.size // columns), columns
 
 
 def _factorize(matrix: Matrix, start: Matrix) -> tuple[Matrix, Matrix]:

@@ -44,7 +44,7 @@ class Scales:
         found = np.empty(sum(piece.size for piece in self.pieces), np.int16)
         start = row = column = 0
         for piece, kind in zip(self.pieces, self.kinds.tolist(), strict=True):
-            shape = _shape(piece)
+            shape = piece.shape
             rows = self.rows[row : row + _count_rows(shape, kind)]
             columns = self.columns[column : column + _count_columns(shape, kind)]
             row, column = row + len(rows), column + len(columns)
@@ -69,7 +69,7 @@ class Scales:
         if not LOWEST <= lowest <= HIGHEST:
             raise PayloadError("its scales are out of range")
         kinds = integers.unpack(reader, len(pieces), 4)
-        both = list(zip(map(_shape, pieces), kinds.tolist(), strict=True))
+        both = list(zip((piece.shape for piece in pieces), kinds.tolist(), strict=True))
         rows = integers.unpack(reader, sum(_count_rows(*one) for one in both), SPAN + 1)
         count = sum(_count_columns(*one) for one in both)
         columns = integers.unpack(reader, count, 2 * COLUMN_SPAN + 2)
@@ -99,11 +99,6 @@ def find_scales(v: NDArray[np.float32], pieces: tuple[Piece, ...], cost: Cost) -
     )
 
 
-def _shape(piece: Piece) -> tuple[int, int]:
-    columns = min(max(piece.columns, 1), max(piece.size, 1))
-    return -(-piece.size // columns), columns
-
-
 def _count_rows(shape: tuple[int, int], kind: int) -> int:
     return shape[0] if kind & ROWS else min(shape[0], 1)
 
@@ -127,7 +122,7 @@ def _best(
     sizes: NDArray[np.float32], piece: Piece, cost: Cost
 ) -> tuple[int, NDArray[np.float64], NDArray[np.int64]]:
     """Return which scales of a piece pay: exponents of rows, -inf for zeros, and of columns as they are written."""
-    shape = _shape(piece)
+    shape = piece.shape
     if not piece.size % shape[1]:
         matrix = sizes.reshape(shape)
     else:

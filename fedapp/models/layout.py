@@ -13,6 +13,12 @@ class Piece(NamedTuple):
     size: int
     columns: int
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix; the last row may be cut short."""
+        columns = min(max(self.columns, 1), max(self.size, 1))
+        return -(-self.size // columns), columns
+
 
 @dataclass(frozen=True)
 class Layout:
