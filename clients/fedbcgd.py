@@ -22,13 +22,13 @@ class BlockClient(Client):
         """Take on the block that the server has dealt."""
         layout = self.objective.layout
         division = divide(layout, self.options.blocks)
-        self.parts = (division.blocks[int(block)], division.shared)
-        pieces = tuple(piece for part in self.parts for piece in layout.pieces_within(part))
+        self.places = (division.blocks[int(block)], division.shared)
+        pieces = tuple(piece for part in self.places for piece in layout.pieces_within(part))
         self.uplink = self.uplink.for_pieces(pieces)
 
     def of(self, vector: Tensor) -> Tensor:
         """Return the client's parts of a vector."""
-        return torch.cat([vector[part] for part in self.parts])
+        return torch.cat([vector[part] for part in self.places])
 
 
 class FedBCGDClient(BlockClient, FedAvgClient):
@@ -61,8 +61,8 @@ class FedBCGDPlusClient(BlockClient):
             self.state["c_i"] = G
         else:  # only what the server hears of, so that c stays the mean of all c_i
             c_i = c_i.clone()
-            length = self.parts[0].stop - self.parts[0].start
-            c_i[self.parts[0]] += dc[:length]
-            c_i[self.parts[1]] += dc[length:]
+            length = self.places[0].stop - self.places[0].start
+            c_i[self.places[0]] += dc[:length]
+            c_i[self.places[1]] += dc[length:]
             self.state["c_i"] = c_i
         return {"u": self.of(x - y), "dc": dc}

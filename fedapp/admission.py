@@ -80,7 +80,7 @@ class Admission:
         if self.checks_steps and update.steps != expected:
             text = f"it claims {update.steps} local steps, and the config asks for {expected}"
             return refusal(Reason.NOT_CREDIBLE, text)
-        if any((update["buffers"][a:b] < 0).any() for a, b in self.layout.variances):
+        if update.arrays and has_negative_variance(update["buffers"], self.layout):
             return refusal(Reason.NOT_CREDIBLE, "a variance among its buffers is negative")
         if not (limit := self.config.max_update_norm):
             return update
@@ -111,6 +111,11 @@ class Admission:
             f"Round {round_} had fewer than min-clients = {least} updates "
             f"{times} times: see above why clients failed."
         )
+
+
+def has_negative_variance(buffers: Vector, layout: Layout) -> bool:
+    """Return whether a variance among the model's statistics is negative."""
+    return any((buffers[a:b] < 0).any() for a, b in layout.variances)
 
 
 def all_diverged(refusals: Collection[Refusal]) -> bool:

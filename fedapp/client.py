@@ -38,6 +38,7 @@ class Client(NumPyClient):
     # Whether `update` clips the direction of a step, by `clipped`, instead of every gradient.
     clips_direction: ClassVar[bool] = False
     options: Table  # an algorithm with keys of its own says of which type
+    places: tuple[slice, ...] = ()  # of the model that the vectors are parts of; empty: all of it
 
     def __init__(
         self,
@@ -145,7 +146,16 @@ class Client(NumPyClient):
         arrays["buffers"] = self.objective.buffers.clone().cpu().numpy()
         loss = float(torch.stack(self.losses).mean()) if self.losses else 0.0
         examples, nmse = self.objective.num_examples, self.uplink.nmse
-        return Update(self.client, arrays, examples, self.steps, loss, uplink_nmse=nmse)
+        return Update(
+            self.client,
+            arrays,
+            examples,
+            self.steps,
+            loss,
+            uplink_nmse=nmse,
+            decoded=self.uplink.decoded,
+            places=self.places,
+        )
 
     def _demand_optimizer(self) -> None:
         """Raise ConfigError if `update` took steps that are not those of the config's optimizer."""

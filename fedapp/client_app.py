@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 
 from fedapp import wire
 from fedapp.algorithm import Algorithm
+from fedapp.answer import Answer
 from fedapp.client import State
 from fedapp.client_evaluation import evaluate_client
 from fedapp.compression import Compressor
@@ -126,19 +127,21 @@ def train(message: Message, context: Context) -> Message:
         spent = privacy.charge(context, [c for c in invitation.accepted if c in hosted])
     except (ConfigError, LacksFrozenError, ReceivedError) as error:
         return _all_refused(message, invitation.accepted, error)
+    answer = Answer(content, invitation, problem.layout, config)
     for client in invitation.accepted:
         try:
             if client not in hosted:
                 raise ValueError(f"this node does not host client {client}")
             if client in spent:
                 raise budget.BudgetError(spent[client])
-            wire.add_update(content, privacy.shown(round_.train(client)))
+            answer.add(privacy.shown(round_.train(client)))
         except (StateError, budget.BudgetError) as error:
             log.error("Client %d failed in round %d: %s", client, invitation.round, error)
             refusals.append(Refusal(client, Reason.FAILED, str(error)))
         except Exception as error:
             log.exception("Client %d failed in round %d", client, invitation.round)
             refusals.append(privacy.refusal(client, error))
+    answer.end()
     wire.add_refusals(content, refusals)
     return Message(content, reply_to=message)
 

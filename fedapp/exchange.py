@@ -18,6 +18,7 @@ class Exchange:
     """What was sent to whom."""
 
     sent: list[tuple[Metadata, list[int]]] = field(default_factory=list)  # and for which clients
+    sums: bool = False  # nodes were asked to add their clients' updates up
     downlink_bytes: int = 0
     downlink_overhead: int = 0  # bytes of what is sent beside the arrays' data
 
@@ -71,11 +72,14 @@ class Exchange:
             if message is None:
                 whole.refusals += _unanswered(clients)
                 continue
-            reply = wire.unpack_reply(message, {client: spec_of(client) for client in clients})
+            specs = {client: spec_of(client) for client in clients}
+            reply = wire.unpack_reply(message, specs, self.sums)
             whole.updates += reply.updates
             whole.refusals += reply.refusals
             whole.uplink_bytes += reply.uplink_bytes
             whole.uplink_overhead += reply.uplink_overhead
+            whole.added_up |= reply.added_up
+            whole.sums += reply.sums
         return whole
 
     def read_evaluations(self, messages: Iterable[Message]) -> Evaluations:

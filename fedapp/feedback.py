@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapp.aggregation.sums import Summed
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.wire import Arrays, Update
@@ -32,8 +33,10 @@ class MeanOfKnown:
         self.names, self.num_clients = names, num_clients
         self.G: Arrays = {}
 
-    def applied(self, updates: Sequence[Update]) -> list[Update]:
+    def applied(self, updates: Sequence[Update]) -> Sequence[Update]:
         """Return the updates that an algorithm receives, and renew G."""
+        if isinstance(updates, Summed):
+            return self._applied_to_sums(updates)
         renewed = []
         for update in updates:
             arrays = dict(update.arrays)
@@ -46,6 +49,15 @@ class MeanOfKnown:
             G = self._known(name, updates[0])
             self.G[name] = (G + changes / self.num_clients).astype(G.dtype)
         return renewed
+
+    def _applied_to_sums(self, updates: Summed) -> Summed:
+        """Give an algorithm G as the mean, once it is renewed."""
+        for name in self.names:
+            exact = updates.sums.exact[name]
+            G = self.G.get(name, np.zeros(exact.slices.shape[1], exact.dtype))
+            self.G[name] = (G + exact.total() / self.num_clients).astype(exact.dtype)
+            updates.means[name] = self.G[name]
+        return updates
 
     def _known(self, name: str, update: Update) -> NDArray[Any]:
         return self.G[name] if name in self.G else np.zeros_like(update[name])

@@ -58,9 +58,11 @@ class UpdateLengths:
 
     def measure(self, updates: Sequence[Update], x: NDArray[Any]) -> Measured:
         """Measure a round's updates; none of them counts yet."""
-        lengths = np.array([[_length(update[name]) for name in self.names] for update in updates])
+        lengths = np.array(
+            [[_length_of(update, name) for name in self.names] for update in updates]
+        )
         lengths = lengths.reshape(len(updates), len(self.names))
-        floor = FLOOR * max(_length(x), 1.0)
+        floor = FLOOR * max(length(x), 1.0)
         usual = [max(floor, self._usual(place, column)) for place, column in enumerate(lengths.T)]
         return Measured([update.client for update in updates], lengths, np.array(usual))
 
@@ -141,7 +143,12 @@ class UpdateLengths:
             self._longest = saved["longest"]
 
 
-def _length(vector: NDArray[Any]) -> float:
+def _length_of(update: Update, name: str) -> float:
+    """Return the length of an update's vector, as its node says it where it has added the vectors up."""
+    return update.lengths[name] if name in update.lengths else length(update[name])
+
+
+def length(vector: NDArray[Any]) -> float:
     """Return the Euclidean norm; what has been checked to be moderate does not overflow."""
     return math.sqrt(float(np.dot(vector, vector)))
 

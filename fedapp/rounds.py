@@ -34,6 +34,7 @@ def run_rounds(
         for observer in observers:
             observer.on_start()
         _meet_nodes(grid, strategy, observers)
+        strategy.nodes_add_up = may_add_up(grid)
         arrays = strategy.arrays()
         for round_ in range(done + 1, config.num_rounds + 1):
             started = time.perf_counter()
@@ -48,6 +49,11 @@ def run_rounds(
             yield record
             if 0 < config.target_accuracy <= accuracy_of(record):
                 return
+
+
+def may_add_up(grid: Grid) -> bool:
+    """Return whether nodes may add their clients' updates up; a real one answers for each of its clients."""
+    return not isinstance(grid, HttpGrid)
 
 
 def _meet_nodes(
@@ -74,8 +80,12 @@ def _train(
     spent: dict[str, Any] = dict.fromkeys(summed, 0)
     for _ in range(config.round_retries + 1):
         messages = strategy.configure_train(round_, arrays, ConfigRecord(), grid)
-        replies = grid.send_and_receive(messages, timeout=config.round_timeout or None)
+        timeout = config.round_timeout or None
+        replies = grid.send_and_receive(messages, timeout=timeout)
         aggregated, metrics = strategy.aggregate_train(round_, replies)
+        if strategy.asks_again:
+            replies = grid.send_and_receive(strategy.configure_again(), timeout=timeout)
+            aggregated, metrics = strategy.aggregate_train(round_, replies)
         spent = {name: spent[name] + metrics[name] for name in summed}
         if aggregated is not None:
             return aggregated, dict(metrics) | spent

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedapp import aggregation, traffic, wire
 from fedapp.admission import Admission, all_diverged
+from fedapp.aggregation import Summed
 from fedapp.algorithm import Algorithm
 from fedapp.attendance import Attendance
 from fedapp.compression import Compressor
@@ -42,7 +43,7 @@ from fedapp.refusals import Reason, Refusal
 from fedapp.tables import AnyOptions
 from fedapp.threads import one_thread
 from fedapp.waiting import wait_for_all, wait_for_clients
-from fedapp.wire import Arrays, Update
+from fedapp.wire import Arrays, Reply, Update
 
 log = logging.getLogger("flwr")
 
@@ -55,6 +56,13 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
     checks_steps = False  # whether the rule uses how many local steps each client took
     rule_is_a_mean = False  # so that another location of the updates can stand in for it
     begins_on_grid = False  # x must begin where the clients do, if x goes down on a grid
+    only_sums = False  # the class's own `aggregate` sees vectors through `mean` and `total` alone
+
+    def __init_subclass__(cls, **keys: Any) -> None:
+        """Let no class inherit what another's `aggregate` needs."""
+        super().__init_subclass__(**keys)
+        if "aggregate" in vars(cls) and "only_sums" not in vars(cls):
+            cls.only_sums = False
 
     def __init__(
         self,
@@ -105,6 +113,13 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self._aggregator = aggregation.aggregator_of(config, self.privacy, np.zeros_like(x))
         self._buffer_rule = aggregation.buffer_rule_of(config)
         self._round = self._attempt = 0  # under way
+        # Rules that need single updates get them: robust ones, noise, a limit on each update's length.
+        single = bool(config.max_update_norm or config.dp.clip)
+        plain = isinstance(self._aggregator, aggregation.PlainMean)
+        self._adds_up = self.only_sums and plain and not single
+        self.nodes_add_up = False  # simulated ones may do so; set by the round loop
+        self.asks_again = False  # an update that is in a sum must not count
+        self._cohort: list[int] = []
         self._exchange = Exchange()
         self.setup()
 
@@ -128,6 +143,15 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         """Return the tensors of each vector that a client sends: the whole model's."""
         return self.layout.pieces
 
+    def places(self, client: int) -> aggregation.Places:
+        """Return where in the model the vectors belong that a client sends; empty: they are whole."""
+        return ()
+
+    def sums_needed(self) -> tuple[str, ...]:
+        """Return what `aggregate` needs the sums of, if they are all it needs."""
+        names = self.algorithm.client.sends
+        return (*names, aggregation.BUFFERS) if self.buffers.size else names
+
     @abstractmethod
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Apply a round's updates, which come in the order of client ids, to x and the state."""
@@ -147,6 +171,24 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
     def mean(self, updates: Sequence[Update], name: str = "u") -> NDArray[Any]:
         """Return the mean over the cohort, or what the config's aggregation puts in its place."""
         return self._aggregator.mean(updates, name, self.ledger.tag)
+
+    def total(self, updates: Sequence[Update], name: str) -> NDArray[Any]:
+        """Return the sum over the cohort, each vector in its place."""
+        return aggregation.total(self._summed(updates), name)
+
+    def _summed(self, updates: Sequence[Update], sums: aggregation.Sums | None = None) -> Summed:
+        """Return updates by their sums; `sums` hold those of which there is nothing else."""
+        if isinstance(updates, Summed):
+            return updates
+        sums = sums or self._no_sums()
+        for update in updates:
+            if update.arrays:
+                sums.add(update, self.places(update.client))
+        return Summed(updates, sums)
+
+    def _no_sums(self) -> aggregation.Sums:
+        weighted = self.config.weighting == "examples"
+        return aggregation.Sums(self.sums_needed(), self.x.size, weighted)
 
     def deliver(self, **vectors: NDArray[Any]) -> None:
         """Send vectors to this round's clients, each with its next invitation."""
@@ -173,15 +215,27 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         cohort = [client for client in cohort if client in self.hosting.node_of]
         self.privacy.invited(cohort)
         self.on_cohort(cohort, server_round, self._attempt)
-        hosts: dict[int, list[int]] = {}
-        for client in cohort:
-            hosts.setdefault(self.hosting.node_of[client], []).append(client)
+        self._cohort = cohort
         self._begin_downlink(arrays, getattr(grid, "remembers", True))
-        self._exchange = Exchange()
+        return self._invite(sums=self.nodes_add_up and self._adds_up)
+
+    def configure_again(self) -> Iterable[Message]:
+        """Invite the same clients, each to send an update of its own."""
+        return self._invite(sums=False)
+
+    def _invite(self, sums: bool) -> list[Message]:
+        """Write the messages of an attempt."""
+        hosts: dict[int, list[int]] = {}
+        for client in self._cohort:
+            hosts.setdefault(self.hosting.node_of[client], []).append(client)
+        self._exchange = Exchange(sums=sums)
         messages = []
+        round_, needed = self._round, self.sums_needed() if sums else ()
         for node, clients in hosts.items():
-            invitation = self.ledger.invitation(server_round, clients, self.facts, self.per_client)
-            invitation = replace(invitation, frozen=self.frozen.digest)
+            invitation = self.ledger.invitation(round_, clients, self.facts, self.per_client)
+            invitation = replace(
+                invitation, frozen=self.frozen.digest, sums=needed, dtype=str(self.x.dtype)
+            )
             timeout = self.config.round_timeout
             lacking = self.frozen.record_for(node, self.hosting.lacks_frozen(node))
             parcel = self.downlink.parcel(node, clients)
@@ -199,8 +253,12 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
     ) -> tuple[ArrayRecord | None, MetricRecord]:
         """Check the replies and apply the updates, if there are at least `min_clients`."""
         reply = self._exchange.read(replies, lambda c: self.upload.spec(self.sent_pieces(c)))
-        self.downlink.arrived(update.client for update in reply.updates)
         updates, refused = self.admission.admit(reply.updates, self.x)
+        sums = self._sums_of(reply, refused)
+        self.asks_again = sums is None
+        if sums is None:
+            return None, MetricRecord()
+        self.downlink.arrived(update.client for update in reply.updates)
         refusals = sorted(reply.refusals + refused, key=lambda refusal: refusal.client)
         if self.attendance:
             self.attendance.failed(refusal.client for refusal in refusals)
@@ -236,9 +294,21 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
             if all(refusal.reason is not Reason.LACKS_MODEL for refusal in refusals):
                 self.on_too_few_updates(server_round, [*refusals, *_absent(self.hosting)])
             return None, metrics
-        self._apply(server_round, updates)
+        self._apply(server_round, updates, sums)
         metrics.update(self.privacy.figures(updates))
         return self.arrays(), metrics
+
+    def _sums_of(self, reply: Reply, refused: Sequence[Refusal]) -> aggregation.Sums | None:
+        """Return what nodes have added up; None if a client is in it that must not count."""
+        sums = self._no_sums()
+        try:
+            for packed in reply.sums:
+                sums.merge_packed(packed)
+        except wire.WireError as error:
+            log.warning("The sums of a node cannot be used (%s)", error)
+            return None
+        spoiled = reply.added_up & {refusal.client for refusal in [*reply.refusals, *refused]}
+        return sums if sums.count == len(reply.added_up) and not spoiled else None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -297,7 +367,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         """Return the record that goes to every sampled client."""
         return wire.record_of(self.broadcast() | {"buffers": self.buffers})
 
-    def _apply(self, round_: int, updates: Sequence[Update]) -> None:
+    def _apply(self, round_: int, updates: Sequence[Update], sums: aggregation.Sums) -> None:
         """Apply a round's updates, and note that they were used."""
         lost = [update.client for update in updates if self.ledger.has_lost(update)]
         self.ledger.accept(updates)
@@ -307,8 +377,10 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         reset = self.config.on_lost_state == "reset"
         if lost:
             self.failures.log_lost_state(lost[0], round_, reset)
+        if self._adds_up:
+            updates = self._summed(updates, sums)
         if self.buffers.size:  # each client counts alike, or a robust rule decides
-            self.buffers = self._buffer_rule([update["buffers"] for update in updates])
+            self.buffers = self._mean_buffers(updates)
         self.privacy.aggregated()
         before, self.lr = self.x, self.config.lr_at(round_)
         self.aggregate(self.known.applied(updates) if self.known else updates)
@@ -326,6 +398,11 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
             if self.known:
                 self.known.reset()
             self.setup()
+
+    def _mean_buffers(self, updates: Sequence[Update]) -> Vector:
+        if isinstance(updates, Summed):
+            return updates.sums.exact[aggregation.BUFFERS].mean(len(updates))
+        return self._buffer_rule([update["buffers"] for update in updates])
 
     def summary(self) -> None:
         """Log which strategy this is."""

@@ -33,6 +33,7 @@ class Uplink:
         self.state, self.compressor, self.privacy = state, compressor, privacy
         self._errors = self._squares = 0.0  # of what was compressed
         self.arrays: Arrays = {}  # what has been sent, by name: vectors, or payloads as bytes
+        self.decoded: Arrays = {}  # what the server will decode of payloads
 
     def send(self, name: str, vector: Tensor, feedback: bool = True) -> Tensor:
         """Send a vector as `name`; return it as the server will see it: Q(vector).
@@ -68,7 +69,9 @@ class Uplink:
         exact -= seen
         self._errors += float(np.einsum("i,i->", exact, exact))
         self.arrays[name] = np.frombuffer(payload, np.uint8)
-        return torch.from_numpy(seen).to(vector)
+        decoded = torch.from_numpy(seen).to(vector)
+        self.decoded[name] = decoded.cpu().numpy()
+        return decoded
 
     @property
     def nmse(self) -> float | None:

@@ -47,6 +47,7 @@ class FedAdamOptions(Table):
 class FedAvg(FederatedStrategy[Table]):
     """x <- x - server-lr * mean(u_i); FedProx differs in its local steps only."""
 
+    only_sums = True
     rule_is_a_mean = True
 
     def aggregate(self, updates: Sequence[Update]) -> None:
@@ -57,6 +58,7 @@ class FedAvg(FederatedStrategy[Table]):
 class FedAvgM(FederatedStrategy[FedAvgMOptions]):
     """FedAvg, or FedProx, with server momentum."""
 
+    only_sums = True
     rule_is_a_mean = True
 
     def setup(self) -> None:
@@ -72,6 +74,7 @@ class FedAvgM(FederatedStrategy[FedAvgMOptions]):
 class FedAdam(FederatedStrategy[FedAdamOptions]):
     """Adam on the server, without bias correction."""
 
+    only_sums = True
     rule_is_a_mean = True
 
     default_server_lr = 0.02

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from clients.fedbcgd import FedBCGDClient, FedBCGDPlusClient
+from fedapp.aggregation import Places
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.config import RunConfig
 from fedapp.models.layout import Layout, Piece, divide
@@ -42,6 +43,8 @@ class Options(Table):
 class FedBCGD(FederatedStrategy[Options]):
     """v_j <- lambda v_j + (a - x_j), x_j <- x_j + v_j, a the mean of the clients that uploaded block j."""
 
+    only_sums = True
+
     def setup(self) -> None:
         """Divide the model, and start without momentum."""
         self.division = divide(self.layout, self.options.blocks)
@@ -60,33 +63,34 @@ class FedBCGD(FederatedStrategy[Options]):
         """Tell a client its block."""
         return {"block": np.array([self.group[client]])}
 
-    def sent_pieces(self, client: int) -> tuple[Piece, ...]:
+    def places(self, client: int) -> Places:
         """Return what a client uploads: its block, then the shared one."""
-        parts = (self.division.blocks[self.group[client]], self.division.shared)
+        return self.division.blocks[self.group[client]], self.division.shared
+
+    def sent_pieces(self, client: int) -> tuple[Piece, ...]:
+        """Return the tensors of its block and of the shared one."""
+        parts = self.places(client)
         return tuple(piece for part in parts for piece in self.layout.pieces_within(part))
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along each block's mean with momentum; a block that nobody uploaded stays where it is."""
-        total, reports = self.totals(updates, "u")
-        self.v = self.options.momentum * self.v - total / np.maximum(reports, 1)
+        reports = self.reports(updates)
+        self.v = self.options.momentum * self.v - self.total(updates, "u") / np.maximum(reports, 1)
         self.x = np.where(reports > 0, self.x + self.v, self.x)
 
-    def totals(self, updates: Sequence[Update], name: str) -> tuple[Vector, Vector]:
-        """Return the sum of what was uploaded, in its place, and of how many reports each number is."""
-        total, reports = np.zeros_like(self.x), np.zeros_like(self.x)
-        shared = self.division.shared
+    def reports(self, updates: Sequence[Update]) -> Vector:
+        """Return how many clients uploaded each number."""
+        reports = np.zeros_like(self.x)
         for update in updates:
-            block = self.division.blocks[self.group[update.client]]
-            length = block.stop - block.start
-            total[block] += update[name][:length]
-            total[shared] += update[name][length:]
-            reports[block] += 1
-            reports[shared] += 1
-        return total, reports
+            for place in self.places(update.client):
+                reports[place] += 1
+        return reports
 
 
 class FedBCGDPlus(FedBCGD):
     """FedBCGD with control variates and variance reduction on the clients."""
+
+    only_sums = True
 
     def setup(self) -> None:
         """Start with c = 0."""
@@ -100,7 +104,7 @@ class FedBCGDPlus(FedBCGD):
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step as FedBCGD does, and renew c."""
         super().aggregate(updates)
-        change = self.totals(updates, "dc")[0] / self.config.num_clients
+        change = self.total(updates, "dc") / self.config.num_clients
         if self.options.control == "printed":
             change[self.division.shared] /= len(self.division.blocks)
         self.c = self.c + change

@@ -38,6 +38,7 @@ class Options(Table):
 class FedCET(FederatedStrategy[Options]):
     """x <- mean(z_i)."""
 
+    only_sums = True
     begins_on_grid = (
         True  # otherwise the sum of all d_i would keep what rounding took off the first x
     )

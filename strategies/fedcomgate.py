@@ -22,13 +22,13 @@ Damping a (ours): delta_i changes by a times as much, so that the errors of a co
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from clients.fedcomgate import FedCOMClient, FedCOMGATEClient, FedGATEClient, damping
+from fedapp.aggregation import PER_STEP
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
@@ -70,6 +70,7 @@ class Options(GateOptions):
 class FedCOM(FederatedStrategy[NoOptions]):
     """x <- x - lr * server-lr * mean(D_i)."""
 
+    only_sums = True
     rule_is_a_mean = True
 
     def aggregate(self, updates: Sequence[Update]) -> None:
@@ -109,15 +110,18 @@ class Gate(FederatedStrategy[GateOptions]):
         """Return what clients track: the mean, or T = mean(D_j / (lr tau_j)) if they took different tau_j."""
         if len({update.steps for update in updates}) == 1:
             return {self.vector: mean}
-        return {"T": self.mean([self._per_step(update, lr) for update in updates], self.vector)}
+        return {"T": self.mean(updates, self.vector + PER_STEP) / lr}
 
-    def _per_step(self, update: Update, lr: float) -> Update:
-        """Return an update with its vector divided by lr tau."""
-        return replace(update, arrays={self.vector: update[self.vector] / (lr * update.steps)})
+    def sums_needed(self) -> tuple[str, ...]:
+        """Return what is needed the sums of: also that of u_j / tau_j if tau_j may differ."""
+        needed = super().sums_needed()
+        return (*needed, self.vector + PER_STEP) if self.config.local_epochs else needed
 
 
 class FedGATE(Gate):
     """x <- x - server-lr * u, u = mean(u_i)."""
+
+    only_sums = True
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along u, which the clients need to track it."""
@@ -129,6 +133,7 @@ class FedGATE(Gate):
 class FedCOMGATE(Gate):
     """x <- x - lr * server-lr * D, D = mean(D_i)."""
 
+    only_sums = True
     vector = "D"
     options: Options
 

@@ -18,6 +18,7 @@ from fedapp.wire import Update
 class FedPAQ(FederatedStrategy[NoOptions]):
     """x <- x + mean(Q(y_i - x))."""
 
+    only_sums = True
     rule_is_a_mean = True
 
     def aggregate(self, updates: Sequence[Update]) -> None:

@@ -17,8 +17,8 @@ from fedapp.aggregation.rules import (
     Rule,
     TrimmedMean,
     Vector,
-    weighted_mean,
 )
+from fedapp.aggregation.sums import Summed, exact_sum
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.privacy import Privacy, ServerNoise
@@ -57,13 +57,18 @@ class _Forgetful:
         """Nothing is remembered."""
 
 
-class WeightedMean(_Forgetful):
-    """The mean weighted by the clients' numbers of examples."""
+@dataclass(frozen=True)
+class PlainMean(_Forgetful):
+    """The mean, which may be weighted by the clients' numbers of examples."""
+
+    weighted: bool = False
 
     def mean(self, updates: Sequence[Update], name: str, tag: int) -> Vector:
-        """Return the weighted mean."""
-        vectors = [update[name] for update in updates]
-        return weighted_mean(vectors, [update.num_examples for update in updates])
+        """Return the mean, from the sum if that is all there is."""
+        if isinstance(updates, Summed) and name in updates.means:
+            return updates.means[name]
+        weight = sum(u.num_examples for u in updates) if self.weighted else len(updates)
+        return exact_sum(updates, name, self.weighted).mean(weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,17 +120,15 @@ def aggregator_of(config: RunConfig, privacy: Privacy, zero: Vector) -> Aggregat
     """Return what stands for the mean; `zero` is a vector of the model's size and type."""
     if isinstance(privacy, ServerNoise):
         return PrivateMean(privacy, zero)
-    if config.weighting == "examples":
-        return WeightedMean()
-    return ByRule(rule_of(config), zero)
+    rule = rule_of(config)
+    if isinstance(rule, Mean):
+        return PlainMean(config.weighting == "examples")
+    return ByRule(rule, zero)
 
 
 def total(updates: Sequence[Update], name: str) -> Vector:
-    """Return the sum of the vectors of a name, added up in the order of the updates."""
-    added = updates[0][name].copy()
-    for update in updates[1:]:
-        added += update[name]
-    return added
+    """Return the sum of the vectors of a name."""
+    return exact_sum(updates, name).mean(1)
 
 
 def check(config: RunConfig, rule_is_a_mean: bool) -> None:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist, squareform
 from threadpoolctl import threadpool_limits
 
+from fedapp.aggregation.sums import ExactSum
+
 Vector = NDArray[Any]
 Rows = Sequence[Vector]
 Matrix = NDArray[np.float64]
@@ -42,20 +44,11 @@ class Mean:
     recalls: ClassVar[bool] = False
 
     def __call__(self, rows: Rows, centre: Vector | None = None) -> Vector:
-        """Add the rows up in their order, and divide."""
-        total = rows[0].copy()
-        for row in rows[1:]:
-            total += row
-        return np.asarray(total / len(rows))
-
-
-def weighted_mean(rows: Rows, weights: Sequence[int]) -> Vector:
-    """Return the mean with weights; shares of at most 1 cannot overflow."""
-    total = sum(weights)
-    mean = np.zeros_like(rows[0])
-    for row, weight in zip(rows, weights, strict=True):
-        mean += mean.dtype.type(weight / total) * row
-    return mean
+        """Add the rows up, exactly, and divide."""
+        exact = ExactSum(rows[0].size, rows[0].dtype)
+        for row in rows:
+            exact.add(row)
+        return exact.mean(len(rows))
 
 
 @dataclass(frozen=True)

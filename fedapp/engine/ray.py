@@ -17,6 +17,7 @@ from flwr.app import Error, Message, RecordDict
 from ray.exceptions import RayActorError, RayError
 
 from fedapp import wire
+from fedapp.aggregation import BUFFERS, Sums
 from fedapp.engine.local import CLIENT_APP_FAILED, LocalGrid
 from fedapp.engine.ray_workers import NODE, RayWorkers
 from fedapp.engine.transfer import Buffer, Layout, joined, layout_of, put_together
@@ -42,6 +43,17 @@ class _Job:
     failures: dict[int, str] = field(default_factory=dict)
     error: str = "no worker answered"
     in_flight: int = 0
+    sums: Sums | None = None  # of the parts so far
+
+    def add_up(self, packed: wire.PackedSums | None) -> None:
+        """Add the sums of a part, if it has some."""
+        if packed:
+            slices, heads = packed
+            if self.sums is None:  # the buffer is the worker's, which will write into it again
+                sizes = [array.shape[-1] for key, array in slices.items() if key != BUFFERS]
+                self.sums = Sums(list(slices), max(sizes), weighted=False)
+                slices = {key: array.copy() for key, array in slices.items()}
+            self.sums.merge_packed((slices, heads))
 
 
 @dataclass(frozen=True)
@@ -141,7 +153,10 @@ class RayGrid(LocalGrid):
             return Message(Error(CLIENT_APP_FAILED, job.error), reply_to=job.message)
         parts, failures = job.parts, job.failures
         whole = len(parts) == 1 and not failures
-        return Message(parts[0] if whole else wire.merge(parts, failures), reply_to=job.message)
+        content = parts[0] if whole else wire.merge(parts, failures)
+        if job.sums:
+            wire.add_sums(content, job.sums.packed())
+        return Message(content, reply_to=job.message)
 
     def _deal(self) -> None:
         """Give every idle worker its next part: most of its share of the clients that wait.
@@ -196,7 +211,9 @@ class RayGrid(LocalGrid):
                 self._learn_speed(part, seconds)
                 local = isinstance(where, tuple)
                 buffer = self._workers.inbox.read(*where) if local else where
-                part.job.parts.append(put_together(layout, buffer, copy=local))
+                content = put_together(layout, buffer, copy=local, but=wire.SUMS)
+                part.job.add_up(wire.take_sums(content))
+                part.job.parts.append(content)
                 if stateful:
                     self._home |= dict.fromkeys(part.clients, part.index)
             except RayError as error:

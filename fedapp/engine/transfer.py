@@ -42,14 +42,15 @@ def layout_of(content: RecordDict) -> tuple[Layout, list[bytes]]:
     return layout, pieces
 
 
-def put_together(layout: Layout, buffer: Buffer, copy: bool) -> RecordDict:
-    """Make the record dict again; without a copy, its arrays are views of the buffer."""
+def put_together(layout: Layout, buffer: Buffer, copy: bool, but: str = "") -> RecordDict:
+    """Make the record dict again; without a copy, its arrays are views of the buffer, or those `but` are."""
     content, start = RecordDict(), 0
     for name, kind, values in layout:
         if kind == "array":
-            record = content[name] = ArrayRecord()
+            record, copies = ArrayRecord(), copy and name != but
+            content[name] = record
             for key, (dtype, shape, stype, size) in values.items():
-                record[key] = _array(dtype, shape, stype, buffer[start : start + size], copy)
+                record[key] = _array(dtype, shape, stype, buffer[start : start + size], copies)
                 start += size
         else:
             content[name] = MetricRecord(values) if kind == "metric" else ConfigRecord(values)

@@ -13,6 +13,11 @@ A node answers with:
   metrics.<c> metric record: num-examples, steps, train-loss, state-lost, state-digest
   failures    config record: client -> why it sent nothing, in words
   reasons     config record: client -> the name of that Reason, if it is another than FAILED (absent if there is none)
+A simulated node that is asked for `sums` (in the record `round`: which) adds its clients' vectors up. Then there is no
+client.<c>; metrics.<c> also says what c would have sent (uplink-bytes, uplink-overhead) and how long its vectors are
+(length.<name>); and there are
+  sums        array record: see `fedapp.aggregation.sums`
+  sum-heads   config record: for each sum, its grid and how many updates are in it
 
 A compressed vector travels as an array of bytes. The server checks what a node sends against what it expects before
 it decodes it. The question which clients a node hosts is laid out in `report.py`, evaluation in `evaluation.py`, how
@@ -54,7 +59,19 @@ from fedapp.wire.invitation import (
     take_shared,
     unpack_invitation,
 )
-from fedapp.wire.reply import Reply, Update, add_refusals, add_update, merge, unpack_reply
+from fedapp.wire.reply import (
+    SUMS,
+    PackedSums,
+    Reply,
+    Update,
+    add_refusals,
+    add_summed,
+    add_sums,
+    add_update,
+    merge,
+    take_sums,
+    unpack_reply,
+)
 from fedapp.wire.report import (
     Report,
     ask_for_facts,
@@ -71,12 +88,14 @@ from fedapp.wire.report import (
 __all__ = [
     "FROZEN",
     "LONGEST_TEXT",
+    "SUMS",
     "Arrays",
     "Compressed",
     "Evaluation",
     "EvaluationRequest",
     "Evaluations",
     "Invitation",
+    "PackedSums",
     "Reply",
     "Report",
     "Shape",
@@ -85,6 +104,8 @@ __all__ = [
     "WireError",
     "add_evaluation",
     "add_refusals",
+    "add_summed",
+    "add_sums",
     "add_update",
     "arrays_of",
     "ask_for_facts",
@@ -119,6 +140,7 @@ __all__ = [
     "record_of",
     "rejection_of",
     "take_shared",
+    "take_sums",
     "unpack_evaluation_request",
     "unpack_evaluations",
     "unpack_invitation",

@@ -41,6 +41,11 @@ def nbytes(record: ArrayRecord) -> int:
     return sum(len(array.data) for array in record.values())
 
 
+def encoded_size(array: NDArray[Any]) -> int:
+    """Return the bytes that `encode` would make of an array."""
+    return len(_header(array.dtype, array.shape)) + array.nbytes
+
+
 def encode(array: NDArray[Any]) -> Array:
     """Encode as Flower does, in the .npy format, with one copy instead of two."""
     array = np.ascontiguousarray(array)

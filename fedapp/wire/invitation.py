@@ -41,6 +41,8 @@ class Invitation:
     frozen_arrays: Arrays = field(default_factory=dict)  # for a node that lacks it
     model: str = ""  # digest of the vectors in `shared` that are on a grid; see `downlink.py`
     base: str = ""  # digest of what they are differences to; empty: of nothing
+    sums: tuple[str, ...] = ()  # that the node is to answer with instead of single updates
+    dtype: str = "float32"  # of the vectors in them
 
 
 def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
@@ -61,6 +63,8 @@ def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:
         )
     head |= facts_head(invitation.facts) | frozen_head(invitation.frozen)
     head |= model_head(invitation.model, invitation.base)
+    if invitation.sums:
+        head["sums"], head["sums-dtype"] = list(invitation.sums), invitation.dtype
     rows = [(c, name, a) for c, own in invitation.per_client.items() for name, a in own.items()]
     if not rows:
         return RecordDict({"round": ConfigRecord(head), "shared": shared})
@@ -102,7 +106,7 @@ def _overhead_alone(
     head: dict[str, Any] = {
         key: value[:1] if key in ("clients", "accepted", "digests") else value  # type: ignore[index]
         for key, value in content.config_records["round"].items()
-        if key not in ("kept-clients", "kept-tags", MODEL, BASE, *PER_CLIENT)
+        if key not in ("kept-clients", "kept-tags", "sums", "sums-dtype", MODEL, BASE, *PER_CLIENT)
     }
     if any(map(name_of_coded, shared)):
         head |= model_head(ANY_DIGEST, ANY_DIGEST)
@@ -161,6 +165,8 @@ def unpack_invitation(content: RecordDict) -> Invitation:
         frozen_arrays=frozen_arrays_of(content),
         model=digest_of(head, MODEL),
         base=digest_of(head, BASE),
+        sums=tuple(map(str, head.get("sums", ()))),
+        dtype=str(head.get("sums-dtype", "float32")),
     )
 
 

@@ -16,7 +16,9 @@ from functools import lru_cache
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
-from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE, SType
+
+from fedapp.wire.arrays import Arrays, encoded_size
 
 CHUNK = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 DIGEST = 64 * "0"  # which stands for a part of an object
@@ -24,16 +26,21 @@ LONGEST = -1 << 63  # a whole number that takes 10 bytes
 UNCOUNTED = ("run", "state-dir")  # texts that depend on where a run lives
 
 
-def content_overhead(records: Mapping[str, ArrayRecord | int]) -> int:
+def content_overhead(records: Mapping[str, ArrayRecord | Arrays | int]) -> int:
     """Return what is sent of a message's content beside its arrays' data; a record may be given by its bytes."""
     sizes = [r if isinstance(r, int) else record_overhead(r) for r in records.values()]
     return _references("RecordDict", tuple(records)) + sum(sizes)
 
 
-def record_overhead(record: ArrayRecord) -> int:
-    """Return what is sent of a record of arrays beside their data."""
-    arrays = sum(_array(a.dtype, tuple(a.shape), a.stype, len(a.data)) for a in record.values())
-    return _references("ArrayRecord", tuple(record)) + arrays
+def record_overhead(record: ArrayRecord | Arrays) -> int:
+    """Return what is sent of a record of arrays beside their data; the arrays may be not encoded yet."""
+    if isinstance(record, ArrayRecord):
+        arrays = [_array(a.dtype, tuple(a.shape), a.stype, len(a.data)) for a in record.values()]
+    else:
+        arrays = [
+            _array(str(a.dtype), a.shape, SType.NUMPY, encoded_size(a)) for a in record.values()
+        ]
+    return _references("ArrayRecord", tuple(record)) + sum(arrays)
 
 
 def config_bytes(head: Mapping[str, Any]) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -10,8 +10,8 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from numpy.typing import NDArray
 
 from fedapp.refusals import Reason, Refusal
-from fedapp.wire.arrays import Arrays, WireError, nbytes, record_of
-from fedapp.wire.checks import error_text, printable
+from fedapp.wire.arrays import Arrays, WireError, arrays_of, encoded_size, nbytes, record_of
+from fedapp.wire.checks import are_finite_numbers, are_whole_numbers, error_text, printable
 from fedapp.wire.expected import Spec, checked_arrays
 from fedapp.wire.overhead import config_bytes, content_overhead, metrics_bytes
 
@@ -25,6 +25,13 @@ WHOLE = (
     "state-digest",
 )  # metrics of an update, beside its training loss
 NMSE = "uplink-nmse"  # a metric of updates that are compressed
+# Metrics of an update that its node has added up with others: what it would have sent, and how long its vectors are
+SIZES = ("uplink-bytes", "uplink-overhead")
+LENGTH = "length."
+SUMS, HEADS = "sums", "sum-heads"
+
+
+PackedSums = tuple[Arrays, dict[str, list[int]]]  # see `fedapp.aggregation.sums`
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,11 @@ class Update:
     state_lost: bool = False
     state_digest: int = 0  # of the state that this update left on disk; 0: unknown
     uplink_nmse: float | None = None  # of its compression; None: not told
+    # On the node that trained it:
+    decoded: Arrays = field(default_factory=dict)  # what the server makes of compressed arrays
+    places: tuple[slice, ...] = ()  # where in the model its vectors belong; empty: all of it
+    # On the server, if the node has added it up with others, and it has no arrays:
+    lengths: Mapping[str, float] = field(default_factory=dict)  # of its vectors
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return an array by name."""
@@ -53,24 +65,49 @@ class Reply:
     refusals: list[Refusal] = field(default_factory=list)
     uplink_bytes: int = 0
     uplink_overhead: int = 0  # bytes of what is sent beside the arrays' data
+    added_up: set[int] = field(default_factory=set)  # clients whose vectors are in sums only
+    sums: list[PackedSums] = field(default_factory=list)
 
 
 def add_update(content: RecordDict, update: Update) -> None:
     """Write one client's part of a node's answer."""
-    record = record_of(update.arrays)
-    metrics = MetricRecord(
-        {
-            "num-examples": int(update.num_examples),
-            "steps": int(update.steps),
-            "train-loss": float(update.train_loss),
-            "state-lost": int(update.state_lost),
-            "state-digest": int(update.state_digest),
-        }
-    )
-    if update.uplink_nmse is not None:
-        metrics[NMSE] = float(update.uplink_nmse)
-    content[f"metrics.{update.client}"] = metrics
-    content[f"client.{update.client}"] = record
+    content[f"metrics.{update.client}"] = MetricRecord(_metrics(update))
+    content[f"client.{update.client}"] = record_of(update.arrays)
+
+
+def _metrics(update: Update) -> dict[str, Any]:
+    metrics: dict[str, Any] = {
+        "num-examples": int(update.num_examples),
+        "steps": int(update.steps),
+        "train-loss": float(update.train_loss),
+        "state-lost": int(update.state_lost),
+        "state-digest": int(update.state_digest),
+    }
+    return metrics if update.uplink_nmse is None else metrics | {NMSE: float(update.uplink_nmse)}
+
+
+def add_summed(content: RecordDict, update: Update, lengths: Mapping[str, float]) -> None:
+    """Write what the server must know of a client whose vectors are in a sum: also what it would have sent."""
+    sent = sum(map(encoded_size, update.arrays.values()))
+    overhead = _overhead(update.client, update.arrays, update.uplink_nmse is not None)
+    sizes = dict(zip(SIZES, (sent, overhead), strict=True))
+    told = {LENGTH + name: length for name, length in lengths.items()}
+    content[f"metrics.{update.client}"] = MetricRecord(_metrics(update) | sizes | told)
+
+
+def add_sums(content: RecordDict, packed: PackedSums) -> None:
+    """Write the sums of a node's updates."""
+    slices, heads = packed
+    content[SUMS], content[HEADS] = record_of(slices), ConfigRecord(dict(heads))
+
+
+def take_sums(content: RecordDict) -> PackedSums | None:
+    """Remove the sums from an answer; None if there are none."""
+    record, heads = content.pop(SUMS, None), content.pop(HEADS, None)
+    if not isinstance(record, ArrayRecord) or not isinstance(heads, ConfigRecord):
+        return None
+    values: Any = dict(heads)
+    return arrays_of(record), values
 
 
 def add_refusals(content: RecordDict, refusals: Iterable[Refusal]) -> None:
@@ -101,10 +138,11 @@ def merge(parts: Iterable[RecordDict], failures: Mapping[int, str]) -> RecordDic
     return content
 
 
-def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
+def unpack_reply(message: Message, invited: Mapping[int, Spec], sums: bool = False) -> Reply:
     """Read a node's answer; a client whose part is not as expected is refused.
 
-    Only invited clients are looked for: anything else that a node sends is not read at all.
+    Only invited clients are looked for: anything else that a node sends is not read at all. `sums`: the node was asked
+    to add its clients up.
     """
     reply = Reply()
     if message.has_error():
@@ -113,23 +151,45 @@ def unpack_reply(message: Message, invited: Mapping[int, Spec]) -> Reply:
     content = message.content if message.has_content() else RecordDict()
     for client, spec in invited.items():
         record, metrics = content.get(f"client.{client}"), content.get(f"metrics.{client}")
-        if not isinstance(record, ArrayRecord):
-            reply.refusals.append(claimed_refusal(content, client))
-            continue
-        reply.uplink_bytes += nbytes(record)
-        reply.uplink_overhead += _overhead(client, record, metrics)
         try:
-            if not isinstance(metrics, MetricRecord):
-                raise WireError("it does not say what it did")
-            reply.updates.append(_update(client, checked_arrays(record, spec), metrics))
+            if isinstance(record, ArrayRecord):
+                reply.updates.append(_single(reply, client, record, metrics, spec))
+            elif sums and record is None and isinstance(metrics, MetricRecord):
+                reply.updates.append(_summed(reply, client, metrics))
+            else:
+                reply.refusals.append(claimed_refusal(content, client))
         except WireError as error:
             reply.refusals.append(Refusal(client, error.reason, printable(str(error))))
+    if reply.added_up and (packed := take_sums(content)):
+        reply.sums.append(packed)
     return reply
 
 
-def _overhead(client: int, record: ArrayRecord, metrics: object) -> int:
-    """Return what a client's answer has beside its arrays' data, if it were alone on its node."""
+def _single(reply: Reply, client: int, record: ArrayRecord, metrics: object, spec: Spec) -> Update:
+    """Count what a client has sent, and read it."""
     tells_error = isinstance(metrics, MetricRecord) and NMSE in metrics
+    reply.uplink_bytes += nbytes(record)
+    reply.uplink_overhead += _overhead(client, record, tells_error)
+    if not isinstance(metrics, MetricRecord):
+        raise WireError("it does not say what it did")
+    return _update(client, checked_arrays(record, spec), metrics)
+
+
+def _summed(reply: Reply, client: int, metrics: MetricRecord) -> Update:
+    """Count what a client would have sent, and read what is told of it."""
+    reply.added_up.add(client)
+    told: dict[str, Any] = dict(metrics)
+    lengths = {n.removeprefix(LENGTH): v for n, v in told.items() if n.startswith(LENGTH)}
+    sizes = [told.get(name) for name in SIZES]
+    if not are_whole_numbers(sizes) or not are_finite_numbers([*lengths.values()], len(lengths)):
+        raise WireError("it does not say how much it sent, or how long that is")
+    reply.uplink_bytes += told[SIZES[0]]
+    reply.uplink_overhead += told[SIZES[1]]
+    return replace(_update(client, {}, metrics), lengths=lengths)
+
+
+def _overhead(client: int, record: ArrayRecord | Arrays, tells_error: bool) -> int:
+    """Return what a client's answer has beside its arrays' data, if it were alone on its node."""
     real = ("train-loss", NMSE) if tells_error else ("train-loss",)
     return content_overhead(
         {

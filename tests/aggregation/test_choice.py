@@ -72,14 +72,11 @@ def test_a_reset_forgets_the_centre() -> None:
 
 def test_the_mean_keeps_its_bits() -> None:
     x = some_rows(6, 9, 30).astype(np.float32)
-    total = x[0].copy()
-    for row in x[1:]:
-        total += row
-    np.testing.assert_array_equal(strategy().mean(updates(x)), total / 9)
-    shares = np.zeros(30, np.float32)
-    for c, row in enumerate(x):
-        shares += np.float32((1 + c) / 45) * row
-    np.testing.assert_array_equal(strategy(weighting="examples").mean(updates(x)), shares)
+    exact = x.astype(np.float64)
+    mean = (exact.sum(axis=0) / 9).astype(np.float32)
+    np.testing.assert_array_equal(strategy().mean(updates(x)), mean)
+    weighted = (np.arange(1, 10) @ exact / 45).astype(np.float32)
+    np.testing.assert_array_equal(strategy(weighting="examples").mean(updates(x)), weighted)
     ordered = np.sort(x, axis=0)
     np.testing.assert_array_equal(strategy(aggregation="median").mean(updates(x)), ordered[4])
     trimmed = strategy(aggregation="trimmed-mean", trim=0.2).mean(updates(x))
