@@ -55,6 +55,8 @@ def data_set(workload: Workload) -> str:
     """Return the data set whose place in the cache a workload's random images take."""
     if workload.shape == CIFAR:
         return "cifar10"
+    if workload.num_clients < 100:
+        return "emnist"
     return "mnist" if workload.num_clients * SAMPLES <= 50_000 else "fashion_mnist"
 
 
@@ -70,8 +72,7 @@ def write_random_data(workload: Workload) -> None:
         images = rng.integers(0, 256, (count, *workload.shape), dtype=np.uint8)
         return Split(images, rng.integers(0, 10, count))
 
-    clients = 100 if workload.num_clients <= 100 else 1000
-    write_splits(directory, split(clients * SAMPLES), split(1000))
+    write_splits(directory, split(min(workload.num_clients, 1000) * SAMPLES), split(1000))
 
 
 def keys_of(workload: Workload, rounds: int, scratch: Path) -> dict[str, Value]:
@@ -79,7 +80,6 @@ def keys_of(workload: Workload, rounds: int, scratch: Path) -> dict[str, Value]:
     return {
         "dataset": data_set(workload), "model": workload.model, "partition": "iid",
         "num-clients": workload.num_clients, "clients-per-round": workload.cohort,
-        "train-samples": SAMPLES * workload.num_clients if workload.num_clients <= 1000 else 0,
         "local-steps": STEPS, "batch-size": BATCH, "lr": LR, "num-rounds": rounds + 1,
         "eval-every": 1_000_000, "results-dir": str(scratch),
     }  # fmt: skip
