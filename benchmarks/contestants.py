@@ -163,26 +163,39 @@ def in_processes(
     """Run a peer's program, in a process for each environment; return the rounds that the first prints."""
     shared = os.environ | ONE_THREAD | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": "local"}
     with tempfile.TemporaryDirectory() as directory:
-        logs = [Path(directory) / str(index) for index in range(len(environments))]
-        processes = []
+        output = Path(directory) / "output"
+        processes, logs = [], []
         try:
-            for environment, log in zip(environments, logs, strict=True):
-                with log.open("wb") as error:
+            for rank, environment in enumerate(environments):
+                logs.append(Path(directory) / f"log-{rank}")
+                printed = output if rank == 0 else logs[rank]
+                with printed.open("ab") as out, logs[rank].open("ab") as error:
                     process = subprocess.Popen(
                         [python, "-m", *words], cwd=ROOT, env=shared | environment,
-                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=error, text=True,
+                        stdin=subprocess.DEVNULL, stdout=out, stderr=error,
                     )  # fmt: skip
                 processes.append(process)
-            outputs = [process.communicate(timeout=LIMIT)[0] for process in processes]
+            failed = _wait(processes)
         finally:
             for process in processes:
                 process.kill()  # does nothing to one that has ended
                 process.wait()
-        for process, output, log in zip(processes, outputs, logs, strict=True):
-            if process.returncode:
-                text = output[-1000:] + log.read_text(errors="replace")[-3000:]
-                raise RuntimeError(f"{' '.join(words)} ended with {process.returncode}:\n{text}")
-    return list(json.loads(outputs[0].strip().splitlines()[-1]))[WARM_UP:]
+        for rank, code in failed.items():
+            text = logs[rank].read_text(errors="replace")[-3000:]
+            raise RuntimeError(f"{' '.join(words)} ended with {code}:\n{text}")
+        return list(json.loads(output.read_text().strip().splitlines()[-1]))[WARM_UP:]
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> dict[int, int]:
+    """Wait until all have ended, or one has failed, for which others would wait forever; return the codes of failures."""
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        codes = [process.poll() for process in processes]
+        failed = {rank: code for rank, code in enumerate(codes) if code}
+        if failed or None not in codes:
+            return failed
+        time.sleep(0.2)
+    raise RuntimeError(f"It has not ended after {LIMIT} seconds.")
 
 
 def stock_flower(workload: Workload, rounds: int, setting: Setting) -> list[float]:

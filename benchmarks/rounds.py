@@ -58,8 +58,8 @@ def measure(
         try:
             row["seconds"] = run(workload, rounds, setting)
             print(f"{statistics.median(row['seconds']) * 1e3:.0f} ms", flush=True)
-        except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-            row["error"] = str(error)
+        except Exception as error:  # a peer may fail in any way
+            row["error"] = f"{type(error).__name__}: {error}"
             print("failed", flush=True)
         report["measurements"].append(row)
 
@@ -197,10 +197,8 @@ def about(arguments: argparse.Namespace, pythons: dict[str, str]) -> Report:
     }  # fmt: skip
 
 
-def compare(
-    arguments: argparse.Namespace, setting: Setting, contestants: Sequence[str]
-) -> tuple[Report, int]:
-    """Measure all blocks of all workloads; return the report, and how many measurements failed."""
+def compare(arguments: argparse.Namespace, setting: Setting, contestants: Sequence[str]) -> int:
+    """Measure all blocks of all workloads; return how many measurements failed."""
     path = arguments.out / "rounds.json"
     report = about(arguments, setting.pythons)
     for block in range(1 if arguments.quick else arguments.blocks):
@@ -215,13 +213,11 @@ def compare(
     show(report)
     draw(report["summary"], arguments.out / "rounds.png")
     print(f"Written: {path}, {arguments.out / 'rounds.png'}")
-    return report, sum("error" in row for row in report["measurements"])
+    return sum("error" in row for row in report["measurements"])
 
 
-def run_flute(
-    arguments: argparse.Namespace, setting: Setting, contestants: Sequence[str]
-) -> Report:
-    """Time the published job on our engines, in turns."""
+def run_flute(arguments: argparse.Namespace, setting: Setting, contestants: Sequence[str]) -> int:
+    """Time the published job on our engines, in turns; return how many runs failed."""
     path = arguments.out / "flute.json"
     keys: dict[str, Value] = flute.JOB | {"data-dir": arguments.data_dir}
     if arguments.quick:
@@ -231,14 +227,20 @@ def run_flute(
     for block in range(1 if arguments.quick else arguments.blocks):
         for name in names[block % len(names) :] + names[: block % len(names)]:
             print(f"block {block + 1}: {flute.JOBS[name][0]} ...", end=" ", flush=True)
-            row = flute.run_job(name, keys, setting.workers, setting.scratch)
-            print(f"{row['seconds']:.0f} s", flush=True)
+            try:
+                row = flute.run_job(name, keys, setting.workers, setting.scratch)
+                print(f"{row['seconds']:.0f} s", flush=True)
+            except RuntimeError as error:
+                row = {"error": str(error)}
+                print(f"failed: {error}", flush=True)
             report["measurements"].append({"who": name, "block": block} | row)
             write(report, path)
     title = f"FLUTE's job, {keys['num-rounds']} rounds: seconds"
     table = Table("", "whole command", "rounds alone", "test accuracy", title=title)
     for name in names:
-        rows = [row for row in report["measurements"] if row["who"] == name]
+        rows = [row for row in report["measurements"] if row["who"] == name and "error" not in row]
+        if not rows:
+            continue
         low, middle, high = quartiles([row["seconds"] for row in rows])
         inner = statistics.median(row["rounds_seconds"] for row in rows)
         whole = f"{middle:.1f} ({low:.1f}-{high:.1f})"
@@ -247,7 +249,7 @@ def run_flute(
         table.add_row(f"{label}, 100 rounds, published", f"{seconds:.0f}", "", "80%")
     Console(width=110).print(table)
     print(f"{flute.NOTE}\nWritten: {path}")
-    return report
+    return sum("error" in row for row in report["measurements"])
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -257,7 +259,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--who", nargs="+", choices=list(CONTESTANTS), help="bare is always there")
     parser.add_argument("--peer", action="append", default=[], help="NAME=PYTHON, pfl or fedjax")
     parser.add_argument("--blocks", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
         "--quick", action="store_true", help="one block of two rounds: does it work?"
     )
@@ -285,10 +287,8 @@ def main(words: Sequence[str] | None = None) -> int:
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as scratch:
         setting = Setting(arguments.workers, Path(scratch), pythons)
-        if arguments.flute:
-            run_flute(arguments, setting, contestants)
-            return 0
-        return 1 if compare(arguments, setting, contestants)[1] else 0
+        run = run_flute if arguments.flute else compare
+        return 1 if run(arguments, setting, contestants) else 0
 
 
 if __name__ == "__main__":

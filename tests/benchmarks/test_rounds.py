@@ -93,14 +93,21 @@ def test_who_fails_is_noted_and_the_others_are_measured(
 
 
 def test_a_peer_may_be_several_processes_and_the_first_one_reports(tmp_path: Path) -> None:
-    program = (
-        "import os, sys; print([1, 2, 3, int(sys.argv[1])]); sys.exit(int(os.environ['RANK']))"
-    )
+    rank = "int(os.environ['RANK'])"
+    program = f"import os, sys; print([1, 2, 3, int(sys.argv[1]) + {rank}]); sys.exit({rank} // 3)"
     (tmp_path / "peer.py").write_text(program)
-    first, second = ({"PYTHONPATH": str(tmp_path), "RANK": rank} for rank in "03")
-    assert in_processes(sys.executable, ["peer", "4"], [first, first]) == [3, 4]
+    first, second, failing = ({"PYTHONPATH": str(tmp_path), "RANK": each} for each in "019")
+    assert in_processes(sys.executable, ["peer", "4"], [first, second]) == [3, 4]
     with pytest.raises(RuntimeError, match="peer 5 ended with 3"):
-        in_processes(sys.executable, ["peer", "5"], [first, second])
+        in_processes(sys.executable, ["peer", "5"], [first, failing])
+
+
+def test_nobody_waits_for_a_process_that_has_failed(tmp_path: Path) -> None:
+    program = "import os, time; os.environ['RANK'] == '0' and time.sleep(3600); raise SystemExit(4)"
+    (tmp_path / "peer.py").write_text(program)
+    both = [{"PYTHONPATH": str(tmp_path), "RANK": rank} for rank in "01"]
+    with pytest.raises(RuntimeError, match="peer ended with 4"):
+        in_processes(sys.executable, ["peer"], both)
 
 
 def test_the_published_job_is_the_one_of_flutes_readme() -> None:
