@@ -60,6 +60,7 @@ def test_ratios_are_to_the_bare_training_of_the_same_block(order: tuple[int, ...
     assert found["rounds"] == 4
 
 
+@pytest.mark.slow
 def test_who_fails_is_noted_and_the_others_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
