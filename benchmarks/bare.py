@@ -1,22 +1,26 @@
-"""The limit: the local steps in plain PyTorch, in as many processes as there are workers."""
+"""The yardstick: the local steps in plain PyTorch, in as many processes as there are workers."""
 
 import multiprocessing as mp
+from itertools import count
 from multiprocessing.connection import Connection
 
-from benchmarks.workloads import DISTINCT, Workload, client_data, plain_model, train
+from benchmarks.workloads import DISTINCT, Workload
 
 
 def _work(pipe: Connection, workload: Workload, share: int) -> None:
     import torch
 
+    from benchmarks.plain import client_tensors, plain_model, train
+
     torch.set_num_threads(1)
     model = plain_model(workload)
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    data = [client_data(workload, client) for client in range(min(DISTINCT, share))]
+    data = [client_tensors(workload, client) for client in range(DISTINCT)]
+    clients = count()
     while pipe.recv():
-        for client in range(share):
+        for _ in range(share):
             model.load_state_dict(start)
-            train(model, *data[client % len(data)])
+            train(model, *data[next(clients) % DISTINCT])
         pipe.send(True)
 
 

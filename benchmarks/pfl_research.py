@@ -1,12 +1,16 @@
 # mypy: ignore-errors
-"""pfl-research with the same work. Run by its own environment's Python; prints seconds per round."""
+"""pfl-research with the same work: `python -m benchmarks.pfl_research WORKLOAD ROUNDS`.
+
+Run by the Python of an environment with `pfl[pytorch]`; prints the seconds of each round. Several processes share the
+work if PFL_WORKER_ADDRESSES and PFL_WORKER_RANK are set, as pfl's guide to fast simulations says.
+"""
 
 import json
 import sys
 import time
-from functools import lru_cache
 from itertools import pairwise
 
+import numpy as np
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
@@ -19,7 +23,8 @@ from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 
-from benchmarks.workloads import BATCH, LR, WORKLOADS, client_data, plain_model
+from benchmarks.plain import client_tensors, plain_model
+from benchmarks.workloads import BATCH, LR, WORKLOADS
 
 
 class Model(torch.nn.Module):
@@ -51,10 +56,12 @@ class Clock(TrainingProcessCallback):
 
 
 workload, rounds = WORKLOADS[sys.argv[1]], int(sys.argv[2])
-cached_data = lru_cache(maxsize=64)(lambda client: client_data(workload, client))
+torch.set_num_threads(1)
+np.random.seed(0)  # noqa: NPY002 (pfl's: every process must sample the same users)
+torch.manual_seed(0)
 sampler = get_user_sampler("random", list(range(workload.num_clients)))
 training = FederatedDataset(
-    lambda user: Dataset(raw_data=list(cached_data(user % 20)), user_id=str(user)), sampler
+    lambda user: Dataset(raw_data=list(client_tensors(workload, user)), user_id=str(user)), sampler
 )
 module = Model(plain_model(workload))
 model = PyTorchModel(

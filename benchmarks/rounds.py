@@ -1,276 +1,295 @@
-"""Time per round: the bare training, RayGrid, Flower's simulation, stock Flower, pfl-research.
+"""Time per round: bare training, our engines, stock Flower, pfl-research, FedJAX.
 
-`python -m benchmarks.rounds` measures all in one run, in turns, and writes a table, JSON and a PNG.
-Ratios are of medians; only they carry over to another machine.
+`python -m benchmarks.rounds --peer pfl=PYTHON --peer fedjax=PYTHON` measures all in one run and writes a table, JSON
+and a PNG; `--flute --data-dir DIR` times a published job (`benchmarks/flute.py`). A peer runs in the Python that
+`--peer` names for it; one without is left out.
+
+A block measures every contestant once, one after the other, each alone on the machine, and bare training first and last.
+Blocks differ in the order of the contestants. A ratio is that of medians of the same block; only ratios carry over
+to another machine. The JSON has all measurements, in their order.
 """
 
 import argparse
 import json
+import logging
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import venv
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bare import BareTraining
-from benchmarks.superlink import FlwrRun, own_superlink
-from benchmarks.workloads import BATCH, CIFAR, LR, MNIST, SAMPLES, STEPS, WORKLOADS, Workload
-from fedapp.building import make_strategy
-from fedapp.config import RunConfig
-from fedapp.data.cache import cache_dir, write_splits
-from fedapp.data.samples import Split
-from fedapp.engine.ray import RayGrid
-from fedapp.engine.ray_workers import RayWorkers
-from fedapp.parsing import parse_run_config
-from fedapp.problems import make_problem
-from fedapp.rounds import run_rounds
+from benchmarks import flute
+from benchmarks.contestants import CONTESTANTS, ROOT, Setting, our_rounds
+from benchmarks.workloads import MEASURED, MNIST, QUICK, WORKLOADS, Workload
+from fedapp.data.cache import cache_dir
+from fedapp.runner import EngineChoice
 from fedapp.tables import Value
 
-ROOT = Path(__file__).parent.parent
 GROWTH = (100, 1000, 10_000)
-GROWTH_COHORT = 50
-KINDS = {
-    "bare": "bare PyTorch",
-    "ray": "run_simulation.py (RayGrid)",
-    "flwr": "flwr run, 2 SuperNodes",
-    "stock": "stock Flower FedAvg",
-    "pfl": "pfl-research",
-}
+GROWTH_COHORT, GROWTH_ROUNDS = 50, 8
+Report = dict[str, Any]
 
 
-def data_set(workload: Workload) -> str:
-    """Return the data set whose place in the cache a workload's random images take."""
-    if workload.shape == CIFAR:
-        return "cifar10"
-    return "mnist" if workload.num_clients * SAMPLES <= 50_000 else "fashion_mnist"
-
-
-def write_random_data(workload: Workload) -> None:
-    """Put random images into this benchmark's own cache, as if they had come from the hub."""
-    directory, shape = cache_dir() / "data" / f"hub-{data_set(workload)}", workload.shape
-    if directory.is_dir():
-        return
-    directory.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-
-    def split(count: int) -> Split:
-        images = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
-        return Split(images, rng.integers(0, 10, count))
-
-    write_splits(directory, split(min(workload.num_clients, 1000) * SAMPLES), split(1000))
-
-
-def config_of(workload: Workload, rounds: int, results: Path) -> RunConfig:
-    """Return the run config of a workload."""
-    values: dict[str, Value] = {
-        "dataset": data_set(workload), "model": workload.model, "partition": "iid",
-        "num-clients": workload.num_clients, "clients-per-round": workload.cohort,
-        "local-steps": STEPS, "batch-size": BATCH, "lr": LR, "num-rounds": rounds,
-        "eval-every": 1_000_000, "results-dir": str(results),
-    }  # fmt: skip
-    return parse_run_config(values)
-
-
-def ray_rounds(workers: RayWorkers, config: RunConfig) -> Iterator[dict[str, Any]]:
-    """Return the rounds of a run on RayGrid, one for each `next`."""
-    problem = make_problem(config)
-    strategy = make_strategy(config, problem)
-    grid = RayGrid(workers, config.flat())
-    return run_rounds(grid, strategy, problem, config)
-
-
-def timed(function: Any) -> float:
-    """Return how long a call takes."""
-    started = time.perf_counter()
-    function()
-    return time.perf_counter() - started
-
-
-def peer_python(directory: Path) -> Path:
-    """Return the Python of an environment that holds pfl-research, made if need be."""
-    python = directory / "bin" / "python"
-    if not (directory / "ready").exists():
-        print(f"Installing pfl-research into {directory} (once)", flush=True)
-        venv.create(directory, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "pfl[pytorch]"], check=True)
-        (directory / "ready").touch()
-    return python
-
-
-def in_a_process(python: Path, module: str, workload: Workload, rounds: int) -> list[float]:
-    """Run a peer's benchmark in a process of its own; its first round is its warm-up."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": "local"}
-    done = subprocess.run(
-        [python, "-m", module, workload.name, str(rounds + 1)],
-        cwd=ROOT, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"{module} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return list(json.loads(done.stdout.strip().splitlines()[-1])[1:])
-
-
-def through_flwr(flwr_run: FlwrRun, config: RunConfig, results: Path) -> list[float]:
-    """Run the app under Flower's simulation; its first round is its warm-up."""
-    name = f"flwr-{time.time_ns()}"
-    own = {k: v for k, v in config.flat().items() if v != RunConfig().flat()[k]} | {
-        "run-name": name
-    }
-    text = " ".join(f"{k}={json.dumps(v)}" for k, v in own.items())
-    shown, status = flwr_run(text)
-    if status["status"] != "finished:completed":
-        raise RuntimeError(f"flwr run failed:\n{shown[-3000:]}")
-    lines = (results / name / "rounds.jsonl").read_text().splitlines()
-    return [json.loads(line)["wall_seconds"] for line in lines[1:]]
+def order_of(block: int, contestants: Sequence[str]) -> list[str]:
+    """Return a block's order: bare training first and last, the others shifted by one in each block."""
+    others = [name for name in contestants if name != "bare"]
+    shift = block % len(others) if others else 0
+    return ["bare", *others[shift:], *others[:shift], "bare"]
 
 
 def measure(
-    workload: Workload, repeats: int, rounds: int, peers: dict[str, Any], workers: RayWorkers
-) -> dict[str, list[float]]:
-    """Measure everything on one workload, in turns."""
-    write_random_data(workload)
-    results: Path = peers["results"]
-    config = config_of(workload, repeats * rounds + 2, results)
-    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    bare = BareTraining(workload, len(workers.actors))
-    ours = ray_rounds(workers, config)
-    for _ in range(2):  # warm up
-        bare.round()
-        next(ours)
-    for repeat in range(repeats):
-        for _ in range(rounds):
-            times["bare"].append(timed(bare.round))
-            times["ray"].append(next(ours)["wall_seconds"])
-        if repeat % 2 == 0:
-            few = max(3, rounds // 2)
-            if "pfl" in peers:
-                times["pfl"] += in_a_process(peers["pfl"], "benchmarks.pfl_research", workload, few)
-            if "stock" in peers:
-                times["stock"] += in_a_process(
-                    Path(sys.executable), "benchmarks.stock_flower", workload, few
-                )
-            if "flwr" in peers:
-                short = config_of(workload, few + 1, results)
-                times["flwr"] += through_flwr(peers["flwr"], short, results)
-    bare.close()
-    return {kind: seconds for kind, seconds in times.items() if seconds}
+    report: Report, workload: Workload, contestants: Sequence[str], block: int, setting: Setting
+) -> None:
+    """Measure one block of a workload; whoever fails is noted, and the others are measured all the same."""
+    rounds = report["quick_rounds"] or workload.rounds
+    for name in order_of(block, contestants):
+        label, run, _ = CONTESTANTS[name]
+        print(f"{workload.name}, block {block + 1}: {label} ...", end=" ", flush=True)
+        row: dict[str, Any] = {"work": workload.name, "block": block, "who": name, "load": os.getloadavg()[0], "started": time.time()}  # fmt: skip
+        try:
+            row["seconds"] = run(workload, rounds, setting)
+            print(f"{statistics.median(row['seconds']) * 1e3:.0f} ms", flush=True)
+        except Exception as error:  # a peer may fail in any way
+            row["error"] = f"{type(error).__name__}: {error}"
+            print("failed", flush=True)
+        report["measurements"].append(row)
 
 
-def measure_growth(workers: RayWorkers, rounds: int, results: Path) -> dict[str, list[float]]:
+def quartiles(numbers: Sequence[float]) -> list[float]:
+    """Return the first, second and third quartile."""
+    if len(numbers) < 2:
+        return list(numbers) * 3
+    return statistics.quantiles(numbers, method="inclusive")
+
+
+def summary(measurements: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return for each workload and contestant the quartiles of its seconds, and its ratios to bare training.
+
+    A ratio for each block, of the medians of that block; `ratio` is their median.
+    """
+    seconds: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for row in measurements:
+        blocks = seconds.setdefault((row["work"], row["who"]), {})
+        blocks.setdefault(row["block"], []).extend(row.get("seconds", []))
+    result: dict[str, dict[str, Any]] = {}
+    for (work, who), blocks in seconds.items():
+        yardstick = seconds.get((work, "bare"), {})
+        ratios = [
+            statistics.median(times) / statistics.median(yardstick[block])
+            for block, times in blocks.items()
+            if times and yardstick.get(block)
+        ]
+        whole = [each for times in blocks.values() for each in times]
+        if whole:
+            entry = {"quartiles": quartiles(whole), "rounds": len(whole), "ratios": ratios}
+            entry["ratio"] = statistics.median(ratios) if ratios else None
+            result.setdefault(work, {})[who] = entry
+    return result
+
+
+def measure_growth(setting: Setting, rounds: int) -> dict[str, list[float]]:
     """Measure RayGrid with ever more clients, and the same cohort."""
     times: dict[str, list[float]] = {str(clients): [] for clients in GROWTH}
-    for _ in range(2):
-        for clients in GROWTH:
-            workload = Workload("", "mlp-200-200", MNIST, clients, GROWTH_COHORT)
-            write_random_data(workload)  # 50 samples a client with 10 000, at least
-            config = config_of(workload, rounds + 1, results)
-            seconds = [record["wall_seconds"] for record in ray_rounds(workers, config)]
-            times[str(clients)] += seconds[1:]
+    with EngineChoice(False, setting.workers, "").start() as make_grid:
+        for clients in (*GROWTH, *reversed(GROWTH)):
+            workload = Workload("", "mlp-200-200", MNIST, clients, GROWTH_COHORT, rounds)
+            records = our_rounds(make_grid, workload, rounds + 1, setting.scratch)
+            times[str(clients)] += [record["wall_seconds"] for record in records][1:-1]
     return times
 
 
-def show(report: dict[str, Any], path: Path) -> None:
-    """Print the table; write JSON and the picture."""
-    console = Console(width=110)
-    table = Table("work", *KINDS.values(), title="milliseconds per round, median (and over bare)")
-    for name, times in report["workloads"].items():
-        limit = statistics.median(times["bare"])
+def show(report: Report) -> None:
+    """Print the tables."""
+    console = Console(width=150)
+    works = report["summary"]
+    title = f"milliseconds per round: median (quartiles) and over bare training, {report['workers']} processes"
+    table = Table("", *works, title=title)
+    for name, (label, _, _) in CONTESTANTS.items():
         cells = []
-        for kind in KINDS:
-            middle = statistics.median(times[kind]) if kind in times else None
-            cells.append("" if middle is None else f"{middle * 1e3:.0f} ({middle / limit:.2f})")
-        table.add_row(name, *cells)
+        for entries in works.values():
+            if name not in entries:
+                cells.append("")
+                continue
+            low, middle, high = (1e3 * each for each in entries[name]["quartiles"])
+            ratio = entries[name]["ratio"]
+            over = f" {ratio:.2f}" if ratio else ""
+            cells.append(f"{middle:.3g} ({low:.3g}-{high:.3g}){over}")
+        if any(cells):
+            table.add_row(label, *cells)
     console.print(table)
+    for row in report["measurements"]:
+        if "error" in row:
+            console.print(f"{row['who']} failed on {row['work']}: {row['error']}", markup=False)
     if report["growth"]:
         growth = Table(*report["growth"], title=f"clients, {GROWTH_COHORT} sampled: ms per round")
         growth.add_row(*(f"{statistics.median(t) * 1e3:.0f}" for t in report["growth"].values()))
         console.print(growth)
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "rounds.json").write_text(json.dumps(report, indent=1))
-    draw(report, path / "rounds.png")
-    console.print(f"Written: {path / 'rounds.json'}, {path / 'rounds.png'}")
 
 
-def draw(report: dict[str, Any], path: Path) -> None:
+def draw(works: dict[str, dict[str, Any]], path: Path) -> None:
     """Draw the times over the bare training's."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.2))
+    figure = Figure(figsize=(11, 4.6))
     axes = figure.add_subplot()
-    names = list(report["workloads"])
-    colours = dict(zip(KINDS, ("#999999", "#0072b2", "#56b4e9", "#d55e00", "#e69f00"), strict=True))
-    width = 0.8 / len(KINDS)
-    for place, (kind, label) in enumerate(KINDS.items()):
-        for index, name in enumerate(names):
-            times = report["workloads"][name]
-            if kind not in times:
+    colours = ("#999999", "#0072b2", "#004c77", "#56b4e9", "#d55e00", "#e69f00", "#f0c869", "#009e73", "#66c5ab")  # fmt: skip
+    width = 0.85 / len(CONTESTANTS)
+    shown = set()
+    for place, (name, colour) in enumerate(zip(CONTESTANTS, colours, strict=True)):
+        for index, entries in enumerate(works.values()):
+            ratio = entries.get(name, {}).get("ratio")
+            if not ratio:
                 continue
-            ratio = statistics.median(times[kind]) / statistics.median(times["bare"])
-            at = index + (place - 2) * width
-            first = label if index == 0 else None
-            axes.bar(at, ratio, width * 0.92, color=colours[kind], label=first)
-            axes.text(at, ratio * 1.03, f"{ratio:.2f}", ha="center", va="bottom", fontsize=7)
+            at = index + (place - len(CONTESTANTS) // 2) * width
+            label = None if name in shown else CONTESTANTS[name][0]
+            shown.add(name)
+            axes.bar(at, ratio, width * 0.92, color=colour, label=label)
+            axes.text(at, ratio * 1.03, f"{ratio:.2f}", ha="center", va="bottom", fontsize=6)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
-    axes.set_ylim(0.8, axes.get_ylim()[1] * 1.2)
-    axes.set_xticks(range(len(names)), names)
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(0.8, low), high * 1.2)
+    axes.set_xticks(range(len(works)), list(works))
     axes.set_ylabel("time per round over bare training")
-    axes.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.17))
+    axes.legend(fontsize=8, frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, 1.2))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150, bbox_inches="tight")
 
 
-def main() -> None:
-    """Measure, and show."""
+def write(report: Report, path: Path) -> None:
+    """Write JSON: all measurements, and what follows from them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1))
+
+
+def peer_version(name: str, python: str) -> str:
+    """Return the version of a peer's package in its environment, or why there is none."""
+    code = f"from importlib.metadata import version; print(version({name!r}))"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    except OSError as error:
+        return str(error)
+    return done.stdout.strip() or done.stderr.strip()[-200:]
+
+
+def about(arguments: argparse.Namespace, pythons: dict[str, str]) -> Report:
+    """Return an empty report that says where and with what it was measured."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    versions = {name: version(name) for name in ("torch", "flwr", "ray", "numpy")}
+    versions |= {name: peer_version(name, python) for name, python in pythons.items()}
+    return {
+        "command": " ".join(sys.argv[1:]), "commit": commit, "machine": platform.platform(),
+        "cpus": os.cpu_count(), "workers": arguments.workers, "versions": versions,
+        "load_before": os.getloadavg(), "quick_rounds": 2 if arguments.quick else 0,
+        "measurements": [], "summary": {}, "growth": {},
+    }  # fmt: skip
+
+
+def compare(arguments: argparse.Namespace, setting: Setting, contestants: Sequence[str]) -> int:
+    """Measure all blocks of all workloads; return how many measurements failed."""
+    path = arguments.out / "rounds.json"
+    report = about(arguments, setting.pythons)
+    for block in range(1 if arguments.quick else arguments.blocks):
+        for name in arguments.only or (QUICK if arguments.quick else MEASURED):
+            measure(report, WORKLOADS[name], contestants, block, setting)
+            report["summary"] = summary(report["measurements"])
+            write(report, path)  # an interrupted run is not lost
+    if arguments.growth:
+        print("growth ...", flush=True)
+        report["growth"] = measure_growth(setting, 1 if arguments.quick else GROWTH_ROUNDS)
+        write(report, path)
+    show(report)
+    draw(report["summary"], arguments.out / "rounds.png")
+    print(f"Written: {path}, {arguments.out / 'rounds.png'}")
+    return sum("error" in row for row in report["measurements"])
+
+
+def run_flute(arguments: argparse.Namespace, setting: Setting, contestants: Sequence[str]) -> int:
+    """Time the published job on our engines, in turns; return how many runs failed."""
+    path = arguments.out / "flute.json"
+    keys: dict[str, Value] = flute.JOB | {"data-dir": arguments.data_dir}
+    if arguments.quick:
+        keys |= {"num-rounds": 4, "eval-every": 4}
+    names = [name for name in flute.JOBS if name in contestants]
+    report = about(arguments, {}) | {"keys": keys, "published": flute.PUBLISHED}
+    for block in range(1 if arguments.quick else arguments.blocks):
+        for name in names[block % len(names) :] + names[: block % len(names)]:
+            print(f"block {block + 1}: {flute.JOBS[name][0]} ...", end=" ", flush=True)
+            try:
+                row = flute.run_job(name, keys, setting.workers, setting.scratch)
+                print(f"{row['seconds']:.0f} s", flush=True)
+            except RuntimeError as error:
+                row = {"error": str(error)}
+                print(f"failed: {error}", flush=True)
+            report["measurements"].append({"who": name, "block": block} | row)
+            write(report, path)
+    title = f"FLUTE's job, {keys['num-rounds']} rounds: seconds"
+    table = Table("", "whole command", "rounds alone", "test accuracy", title=title)
+    for name in names:
+        rows = [row for row in report["measurements"] if row["who"] == name and "error" not in row]
+        if not rows:
+            continue
+        low, middle, high = quartiles([row["seconds"] for row in rows])
+        inner = statistics.median(row["rounds_seconds"] for row in rows)
+        whole = f"{middle:.1f} ({low:.1f}-{high:.1f})"
+        table.add_row(flute.JOBS[name][0], whole, f"{inner:.1f}", f"{rows[-1]['accuracy']:.1%}")
+    for label, seconds in flute.PUBLISHED.items():
+        table.add_row(f"{label}, 100 rounds, published", f"{seconds:.0f}", "", "80%")
+    Console(width=110).print(table)
+    print(f"{flute.NOTE}\nWritten: {path}")
+    return sum("error" in row for row in report["measurements"])
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", nargs="*", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), help="workloads")
+    parser.add_argument("--who", nargs="+", choices=list(CONTESTANTS), help="bare is always there")
+    parser.add_argument("--peer", action="append", default=[], help="NAME=PYTHON, pfl or fedjax")
+    parser.add_argument("--blocks", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
-        "--peers", nargs="*", choices=["flwr", "stock", "pfl"], default=["flwr", "stock", "pfl"]
+        "--quick", action="store_true", help="one block of two rounds: does it work?"
     )
-    parser.add_argument("--repeats", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=8, help="of each, in each repeat")
-    parser.add_argument("--no-growth", action="store_true")
+    parser.add_argument("--growth", action="store_true", help="RayGrid with up to 10 000 clients")
+    parser.add_argument("--flute", action="store_true", help="see benchmarks/flute.py")
+    parser.add_argument("--data-dir", default="", help="flute: holds mnist/")
     parser.add_argument("--cache", type=Path, default=cache_dir() / "benchmarks")
     parser.add_argument("--out", type=Path, default=Path("benchmark-results"))
-    arguments = parser.parse_args()
-    os.environ["FEDAPP_CACHE"] = str(arguments.cache)  # nothing here touches a user's data
-    with ExitStack() as stack:
-        peers: dict[str, Any] = {
-            "results": Path(stack.enter_context(tempfile.TemporaryDirectory())),
-            "stock": True,
-        }
-        if "pfl" in arguments.peers:
-            peers["pfl"] = peer_python(arguments.cache / "pfl-research")
-        if "flwr" in arguments.peers:
-            home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            peers["flwr"] = stack.enter_context(own_superlink(home))
-        if "stock" not in arguments.peers:
-            del peers["stock"]
-        workers = stack.enter_context(RayWorkers())
-        report: dict[str, Any] = {"workloads": {}, "growth": {}}
-        for name in arguments.only:
-            print(f"{name} ...", flush=True)
-            workload = WORKLOADS[name]
-            rounds = (
-                arguments.rounds if workload.model != "lenet5" else max(2, arguments.rounds // 3)
-            )
-            times = measure(workload, arguments.repeats, rounds, peers, workers)
-            report["workloads"][name] = times
-        if not arguments.no_growth:
-            print("growth ...", flush=True)
-            report["growth"] = measure_growth(workers, arguments.rounds, peers["results"])
-        show(report, arguments.out)
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure, and show; return the exit code."""
+    arguments = parse(words)
+    pythons = dict(each.split("=", 1) for each in arguments.peer)
+    if unknown := set(pythons) - {needs for _, _, needs in CONTESTANTS.values()}:
+        print(f"--peer takes pfl or fedjax, not {', '.join(sorted(unknown))}.", file=sys.stderr)
+        return 2
+    chosen = arguments.who or list(CONTESTANTS)
+    contestants = [n for n in chosen if (need := CONTESTANTS[n][2]) == "" or need in pythons]
+    if not arguments.flute and (missing := [name for name in chosen if name not in contestants]):
+        print(f"Left out, because --peer does not name a Python for them: {', '.join(missing)}")
+    if not arguments.flute:
+        os.environ["FEDAPP_CACHE"] = str(arguments.cache)  # random images take the places of others
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    with tempfile.TemporaryDirectory() as scratch:
+        setting = Setting(arguments.workers, Path(scratch), pythons)
+        run = run_flute if arguments.flute else compare
+        return 1 if run(arguments, setting, contestants) else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

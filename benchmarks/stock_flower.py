@@ -1,9 +1,12 @@
-"""Flower as it comes: FedAvg, one SuperNode per client, data in memory. Prints seconds per round."""
+"""Flower as it comes: its FedAvg, one SuperNode per client, in its simulation.
+
+`python -m benchmarks.stock_flower WORKLOAD ROUNDS WORKERS` prints the seconds of each round. A client asks for one CPU,
+so that Flower's simulation has as many processes as there are workers.
+"""
 
 import json
 import sys
 import time
-from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -13,10 +16,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from benchmarks.workloads import SAMPLES, WORKLOADS, Workload, client_data, plain_model, train
+from benchmarks.plain import client_tensors, plain_model, train
+from benchmarks.workloads import SAMPLES, WORKLOADS, Workload
 
 client_app = ClientApp()
-cached_data = lru_cache(maxsize=64)(client_data)
 
 
 @client_app.train()
@@ -26,7 +29,7 @@ def train_client(message: Message, context: Context) -> Message:
     workload = WORKLOADS[str(message.content["config"]["workload"])]
     model = plain_model(workload)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
-    train(model, *cached_data(workload, int(context.node_config["partition-id"]) % 20))
+    train(model, *client_tensors(workload, int(context.node_config["partition-id"])))
     arrays, metrics = ArrayRecord(model.state_dict()), MetricRecord({"num-examples": SAMPLES})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
@@ -60,10 +63,13 @@ def serve(workload: Workload, rounds: int, times: list[float]) -> ServerApp:
 
 def main() -> None:
     """Run, and print the times."""
-    chosen, count = WORKLOADS[sys.argv[1]], int(sys.argv[2])
+    chosen, count, workers = WORKLOADS[sys.argv[1]], int(sys.argv[2]), int(sys.argv[3])
     noted: list[float] = []
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(serve(chosen, count, noted), client_app, chosen.num_clients, "ray", resources)  # type: ignore[arg-type]
+    backend = {
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        "init_args": {"num_cpus": workers},
+    }
+    run_simulation(serve(chosen, count, noted), client_app, chosen.num_clients, "ray", backend)  # type: ignore[arg-type]
     print(json.dumps([after - before for before, after in pairwise(noted)]))
 
 

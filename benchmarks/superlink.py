@@ -12,11 +12,14 @@ FlwrRun = Callable[..., tuple[str, dict[str, Any]]]
 
 @contextmanager
 def own_superlink(home: Path, app: Path = ROOT) -> Iterator[FlwrRun]:
-    """Yield a function that runs the app and gives its output and Flower's word on how it ended."""
+    """Yield a function that runs the app and gives its output and Flower's word on how it ended.
+
+    Its `options` are more keys of `flwr run --federation-config`.
+    """
     with Federation(home, simulation=True, app=app) as federation:
 
-        def run(config: str, nodes: int = 2) -> tuple[str, dict[str, Any]]:
-            simulated = ["--federation-config", f"num-supernodes={nodes}"]
+        def run(config: str, nodes: int = 2, options: str = "") -> tuple[str, dict[str, Any]]:
+            simulated = ["--federation-config", f"num-supernodes={nodes} {options}".rstrip()]
             return federation.run(config, *simulated)
 
         yield run
