@@ -24,9 +24,12 @@ from fedapp.wire import Update
 
 Keys = dict[str, Value]
 STEPS: dict[str, Keys] = {
-    name: {"algorithm": name}
-    for name in ("fedavg", "fedavgm", "fedadam", "mifa", "feddyn", "scaffold")
-} | {
+    "fedavg": {"algorithm": "fedavg"},
+    "fedavgm": {"algorithm": "fedavgm"},
+    "fedadam": {"algorithm": "fedadam"},
+    "mifa": {"algorithm": "mifa"},
+    "feddyn": {"algorithm": "feddyn"},
+    "scaffold": {"algorithm": "scaffold"},
     "median": {"aggregation": "median"},
     "trimmed mean": {"aggregation": "trimmed-mean"},
     "multi-Krum": {"aggregation": "multi-krum", "hostile": 0.2},
