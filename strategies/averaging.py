@@ -58,6 +58,7 @@ class FedAvgM(FederatedStrategy[FedAvgMOptions]):
     """FedAvg, or FedProx, with server momentum."""
 
     rule_is_a_mean = True
+    keeps = ("m",)
 
     def setup(self) -> None:
         """Start without momentum."""
@@ -73,6 +74,7 @@ class FedAdam(FederatedStrategy[FedAdamOptions]):
     """Adam on the server, without bias correction."""
 
     rule_is_a_mean = True
+    keeps = ("m", "v")
 
     default_server_lr = 0.02
 

@@ -43,6 +43,8 @@ class VROptions(Options):
 class DIANA(FederatedStrategy[Options]):
     """x <- x - lr * server-lr * (h + mean(q_i)); VR-DIANA differs in its clients only."""
 
+    keeps = ("h",)
+
     def setup(self) -> None:
         """Start with h = 0."""
         self.alpha = shift_step(self.options.alpha, self.compressor, self.x.size)

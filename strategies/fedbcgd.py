@@ -42,6 +42,8 @@ class Options(Table):
 class FedBCGD(FederatedStrategy[Options]):
     """v_j <- lambda v_j + (a - x_j), x_j <- x_j + v_j, a the mean of the clients that uploaded block j."""
 
+    keeps: tuple[str, ...] = ("v",)
+
     def setup(self) -> None:
         """Divide the model, and start without momentum."""
         self.division = divide(self.layout, self.options.blocks)
@@ -87,6 +89,8 @@ class FedBCGD(FederatedStrategy[Options]):
 
 class FedBCGDPlus(FedBCGD):
     """FedBCGD with control variates and variance reduction on the clients."""
+
+    keeps = ("v", "c")
 
     def setup(self) -> None:
         """Start with c = 0."""

@@ -29,6 +29,8 @@ class Options(Table):
 class FedDC(Scaffold):
     """h <- h + (1/N) sum(y_i - x); x <- mean(y_i) + h; c as in SCAFFOLD."""
 
+    keeps = ("c", "h")
+
     def setup(self) -> None:
         """Start with h = c = 0."""
         super().setup()

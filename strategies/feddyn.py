@@ -27,6 +27,8 @@ class Options(Table):
 class FedDyn(FederatedStrategy[Options]):
     """h <- h - alpha (1/N) sum(y_i - x); x <- mean(y_i) - h/alpha."""
 
+    keeps = ("h",)
+
     def setup(self) -> None:
         """Start with h = 0."""
         self.h = np.zeros_like(self.x)

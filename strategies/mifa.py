@@ -29,6 +29,8 @@ class Options(Table):
 class MIFA(FederatedStrategy[Options | NoOptions]):
     """MIFAM; MIFA is beta1 = 0."""
 
+    keeps = ("d", "m")
+
     def setup(self) -> None:
         """Start with no updates and without momentum."""
         self.d = np.zeros_like(self.x)

@@ -26,6 +26,8 @@ class Options(Table):
 class MimeLite(FederatedStrategy[Options]):
     """x <- x - server-lr * mean(u_i); m <- (1 - beta) mean(G_i(x)) + beta m."""
 
+    keeps = ("m",)
+
     def setup(self) -> None:
         """Start without momentum."""
         self.m = np.zeros_like(self.x)

@@ -48,6 +48,8 @@ class Options(Table):
 class Scaffold(FederatedStrategy[Table]):
     """x <- x - server-lr * mean(u_i); c <- c + (s/N) mean(c_i+ - c_i)."""
 
+    keeps: tuple[str, ...] = ("c",)
+
     def setup(self) -> None:
         """Start with c = 0."""
         self.c = np.zeros_like(self.x)
