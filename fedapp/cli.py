@@ -80,8 +80,10 @@ def run(
 @app.command()
 def algorithms() -> None:
     """List the algorithms, the keys that each reads with their defaults, and what each needs."""
+    from fedapp import memory
     from fedapp.registry import ALGORITHMS
 
+    config = read_config([], [])
     width = max(map(len, ALGORITHMS)) + 2
     for algorithm in ALGORITHMS.values():
         typer.echo(f"{algorithm.name:{width}}{algorithm.summary}")
@@ -89,6 +91,8 @@ def algorithms() -> None:
         typer.echo(" " * width + ", ".join(keys or ["no keys of its own"]))
         if needs := algorithm.needs.in_words():
             typer.echo(f"{'':{width}}needs {', '.join(needs)}")
+        kept = memory.in_words(algorithm.strategy, config)
+        typer.echo(f"{'':{width}}keeps on the server: {kept}")
 
 
 @app.command("config")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from torch import Tensor
 
+from fedapp.products import Matrix, Numbers, add_rows, inner_products
 from fedapp.threads import one_thread
 
-Matrix = NDArray[np.float64]
 # Eigenvalues of a Gram matrix below this part of the largest are rounding errors.
 SINGULAR = {torch.float64: 1e-13, torch.float32: 1e-6}
 NEGLIGIBLE = 1e-14  # a product this small, for vectors of length 1, is zero
-CHUNK = 1 << 16  # columns that one thread multiplies at a time
+CHUNK = 1 << 16  # columns of a piece that one thread multiplies at a time
 SHORT = 10_000  # pieces up to this length are multiplied in float64, which costs next to nothing
 
 
@@ -64,6 +64,13 @@ def project_(rows: Tensor, sizes: Sequence[int]) -> Tensor:
     return rows[0]
 
 
+class _Chunk(NamedTuple):
+    """Some columns of a piece."""
+
+    piece: int
+    columns: slice
+
+
 class Memory:
     """At most `size` vectors, one for each of some clients, and the projection onto the cone where all agree.
 
@@ -77,10 +84,19 @@ class Memory:
         self.scales = np.zeros(size)
         self.grams = np.zeros((len(sizes), size, size))  # of the rows, unscaled
         self._changed: set[int] = set()
+        self._chunks = [
+            _Chunk(number, slice(start, min(start + CHUNK, piece.stop)))
+            for number, piece in enumerate(self.pieces)
+            for start in range(piece.start, piece.stop, CHUNK)
+        ]
 
     def restore(self, rows: NDArray[Any], scales: NDArray[Any], grams: NDArray[Any]) -> None:
         """Restore rows, scales and inner products of an earlier memory."""
-        self.rows, self.scales, self.grams = rows, scales, grams
+        self.rows, self.scales, self.grams = (
+            np.require(rows, requirements=["C", "A", "W"]),
+            scales,
+            grams,
+        )
 
     def vector(self, slot: int) -> NDArray[Any]:
         """Return a slot's vector."""
@@ -94,48 +110,76 @@ class Memory:
     def update(self, fade: float, added: Mapping[int, NDArray[Any]]) -> None:
         """Multiply all vectors by `fade`, then add to some."""
         self.scales *= fade
-        for slot, vector in added.items():
+
+        def renew(slot: int) -> None:
             self.rows[slot] *= self.rows.dtype.type(self.scales[slot])
-            self.rows[slot] += vector
+            self.rows[slot] += added[slot]
             self.scales[slot] = 1.0
+
+        list(thread_pool().map(renew, added))
         self._changed |= set(added)
 
     def project(self, v: NDArray[Any]) -> NDArray[Any]:
         """Return P(v, D); update the inner products of the rows that changed."""
         one_thread()
-        changed, held = sorted(self._changed), np.flatnonzero(self.scales)
-        rows = torch.from_numpy(self.rows)
-        some = torch.from_numpy(np.concatenate([self.rows[changed], v[None]]))
-        projected = v.copy()
-        for piece, gram in zip(self.pieces, self.grams, strict=True):
-            fresh, exact = inner_products(some[:, piece], rows[:, piece])
+        changed, held = np.array(sorted(self._changed), np.int64), np.flatnonzero(self.scales)
+
+        def multipliers(piece: slice, gram: Matrix, fresh: Matrix) -> Matrix:
             gram[changed], gram[:, changed] = fresh[:-1], fresh[:-1].T
-            length = float(np.linalg.norm(v[piece]))
+            length, singular = float(np.linalg.norm(v[piece])), SINGULAR[self._exact(piece)]
             z = np.zeros(len(gram))
-            z[held] = dual(gram[np.ix_(held, held)], fresh[-1, held], length, SINGULAR[exact])
-            if z.any():
-                projected[piece] += _combination(z, rows[:, piece], exact).numpy()
+            z[held] = dual(gram[np.ix_(held, held)], fresh[-1, held], length, singular)
+            return z
+
+        fresh = self._inner_products(changed, v)
+        zs = list(thread_pool().map(multipliers, self.pieces, self.grams, fresh))
+        projected = v.copy()
+        self._add_combinations(zs, projected)
         self._changed = set()
         return projected
 
+    def _inner_products(self, changed: Numbers, v: NDArray[Any]) -> list[Matrix]:
+        """Return for each piece the products of the rows that changed and, last, of v with all rows."""
 
-def inner_products(some: Tensor, rows: Tensor) -> tuple[Matrix, torch.dtype]:
-    """Return the inner products of some rows with others, and how exact they are."""
-    exact = torch.float64 if rows.shape[1] <= SHORT else rows.dtype
+        def part(chunk: _Chunk) -> Matrix:
+            columns, exact = chunk.columns, self._exact(self.pieces[chunk.piece])
+            if exact is torch.float32:
+                return inner_products(self.rows, v, changed, columns)
+            some = np.concatenate([self.rows[changed, columns], v[None, columns]])
+            others = torch.from_numpy(self.rows[:, columns]).to(exact)
+            return np.asarray((torch.from_numpy(some).to(exact) @ others.T).numpy())
 
-    def part(a: Tensor, b: Tensor) -> Tensor:
-        return (a.to(exact) @ b.to(exact).T).double()
+        sums = [np.zeros((len(changed) + 1, len(self.rows))) for _ in self.pieces]
+        # Chunks are added in their order, so that the sum does not depend on how many threads there are.
+        for chunk, products in zip(
+            self._chunks, thread_pool().map(part, self._chunks), strict=True
+        ):
+            sums[chunk.piece] += products
+        return sums
 
-    # Chunks are added in their order, so that the sum does not depend on how many threads there are.
-    parts = thread_pool().map(part, some.split(CHUNK, dim=1), rows.split(CHUNK, dim=1))
-    return sum(parts, torch.zeros(len(some), len(rows), dtype=torch.float64)).numpy(), exact
+    def _add_combinations(self, zs: Sequence[Matrix], total: NDArray[Any]) -> None:
+        """Add to each piece its weighted sum of rows."""
 
+        def add(chunk: _Chunk) -> None:
+            columns, exact, z = (
+                chunk.columns,
+                self._exact(self.pieces[chunk.piece]),
+                zs[chunk.piece],
+            )
+            if exact is torch.float32:
+                chosen = np.flatnonzero(z)
+                weights = z[chosen].astype(np.float32)
+                add_rows(self.rows, chosen, weights, columns.start, columns.stop, total)
+            else:
+                rows = torch.from_numpy(self.rows[:, columns]).to(exact)
+                total[columns] += (torch.from_numpy(z).to(exact) @ rows).numpy()
 
-def _combination(z: NDArray[np.float64], rows: Tensor, exact: torch.dtype) -> Tensor:
-    """Return the weighted sum of rows."""
-    weights = torch.from_numpy(z).to(exact)
-    parts = thread_pool().map(lambda part: weights @ part.to(exact), rows.split(CHUNK, dim=1))
-    return torch.cat(list(parts))
+        list(thread_pool().map(add, [chunk for chunk in self._chunks if zs[chunk.piece].any()]))
+
+    def _exact(self, piece: slice) -> torch.dtype:
+        """Return how exactly a piece is multiplied."""
+        short = piece.stop - piece.start <= SHORT
+        return torch.float64 if short or self.rows.dtype == np.float64 else torch.float32
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid
 
-from fedapp import agreement, building
+from fedapp import agreement, building, memory
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
 from fedapp.config import RunConfig
 from fedapp.console import RunConsole
@@ -57,6 +57,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     config = agreement.with_facts(grid, config)
     problem = make_problem(config, server_shard(config))
     building.check(config, problem)
+    memory.check(config, problem, _processes_here(grid))
     _check_places(grid, config, problem)
     with RunDirectory(config) as directory, Workspace(grid, config, directory) as workspace:
         strategy = building.make_strategy(config, problem, workspace.place)
@@ -93,6 +94,11 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
             for _ in rounds:
                 pass  # the observers show and save it
     return directory
+
+
+def _processes_here(grid: Grid) -> int:
+    """Return how many processes of this machine train clients, as far as that is known."""
+    return int(getattr(grid, "processes_here", 1 if isinstance(grid, InlineGrid) else 0))
 
 
 def _check_places(grid: Grid, config: RunConfig, problem: FederatedProblem) -> None:

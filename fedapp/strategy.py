@@ -5,7 +5,7 @@ An algorithm implements `aggregate`, and where it needs to `setup`, `broadcast` 
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, cast
 
@@ -56,6 +56,8 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
     checks_steps = False  # whether the rule uses how many local steps each client took
     rule_is_a_mean = False  # so that another location of the updates can stand in for it
     begins_on_grid = False  # x must begin where the clients do, if x goes down on a grid
+    keeps: tuple[str, ...] = ()  # attributes beside x that are vectors of the model's size
+    lower: Mapping[str, str] = {}  # of what takes much memory: the key that makes it less
     only_sums = False  # the class's own `aggregate` sees vectors through `mean` and `total` alone
 
     def __init_subclass__(cls, **keys: Any) -> None:
@@ -124,6 +126,11 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.setup()
 
     # The algorithm's part.
+
+    @classmethod
+    def server_vectors(cls, config: RunConfig) -> dict[str, int]:
+        """Return how many vectors of the model's size the server keeps beside x, by name."""
+        return dict.fromkeys(cls.keeps, 1)
 
     def setup(self) -> None:
         """Allocate the server's own state, also when all states are reset."""

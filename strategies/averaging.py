@@ -60,6 +60,7 @@ class FedAvgM(FederatedStrategy[FedAvgMOptions]):
 
     only_sums = True
     rule_is_a_mean = True
+    keeps = ("m",)
 
     def setup(self) -> None:
         """Start without momentum."""
@@ -76,6 +77,7 @@ class FedAdam(FederatedStrategy[FedAdamOptions]):
 
     only_sums = True
     rule_is_a_mean = True
+    keeps = ("m", "v")
 
     default_server_lr = 0.02
 

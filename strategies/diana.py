@@ -44,6 +44,7 @@ class DIANA(FederatedStrategy[Options]):
     """x <- x - lr * server-lr * (h + mean(q_i)); VR-DIANA differs in its clients only."""
 
     only_sums = True
+    keeps = ("h",)
 
     def setup(self) -> None:
         """Start with h = 0."""

@@ -44,6 +44,7 @@ class FedBCGD(FederatedStrategy[Options]):
     """v_j <- lambda v_j + (a - x_j), x_j <- x_j + v_j, a the mean of the clients that uploaded block j."""
 
     only_sums = True
+    keeps: tuple[str, ...] = ("v",)
 
     def setup(self) -> None:
         """Divide the model, and start without momentum."""
@@ -91,6 +92,7 @@ class FedBCGDPlus(FedBCGD):
     """FedBCGD with control variates and variance reduction on the clients."""
 
     only_sums = True
+    keeps = ("v", "c")
 
     def setup(self) -> None:
         """Start with c = 0."""

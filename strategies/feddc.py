@@ -30,6 +30,7 @@ class FedDC(Scaffold):
     """h <- h + (1/N) sum(y_i - x); x <- mean(y_i) + h; c as in SCAFFOLD."""
 
     only_sums = True
+    keeps = ("c", "h")
 
     def setup(self) -> None:
         """Start with h = c = 0."""

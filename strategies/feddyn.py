@@ -28,6 +28,7 @@ class FedDyn(FederatedStrategy[Options]):
     """h <- h - alpha (1/N) sum(y_i - x); x <- mean(y_i) - h/alpha."""
 
     only_sums = True
+    keeps = ("h",)
 
     def setup(self) -> None:
         """Start with h = 0."""

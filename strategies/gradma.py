@@ -7,7 +7,7 @@ Down: x. Up: u_i = x - y_i. Server state: m~ and the memory D of some clients' u
 Client state: its last local model (GradMA, GradMA-W). GradMA-W's server is FedAvg's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -48,10 +48,17 @@ class Options(Table):
 class GradMA(FederatedStrategy[Options]):
     """x <- x - server-lr m~, m~ = P(beta1 m~ + mean(u_i), D)."""
 
+    keeps = ("m",)
+    lower: Mapping[str, str] = {"D": "gradma.memory-size"}
+
+    @classmethod
+    def server_vectors(cls, config: RunConfig) -> dict[str, int]:
+        """Return m~ and the size of the memory D."""
+        return super().server_vectors(config) | {"D": memory_size(config)}
+
     def setup(self) -> None:
         """Start without momentum, and with an empty memory."""
-        N, S = self.config.num_clients, self.config.clients_per_round
-        self.memory_size = self.options.memory_size or min(N, max(S, DEFAULT_MEMORY))
+        self.memory_size = memory_size(self.config)
         self.m = np.zeros_like(self.x)
         scope = self.layout.tensors if self.options.scope == "layer" else (self.x.size,)
         self.D = Memory(self.memory_size, scope, self.x.dtype)
@@ -103,6 +110,12 @@ class GradMA(FederatedStrategy[Options]):
         clients = memory["clients"].tolist()
         self.slots = dict(zip(clients, memory["slots"].tolist(), strict=True))
         self.counter = dict(zip(clients, memory["counter"].tolist(), strict=True))
+
+
+def memory_size(config: RunConfig) -> int:
+    """Return how many clients' vectors D holds."""
+    N, S = config.num_clients, config.clients_per_round
+    return config.table(Options).memory_size or min(N, max(S, DEFAULT_MEMORY))
 
 
 def check_memory(config: RunConfig) -> None:

@@ -30,6 +30,7 @@ class MIFA(FederatedStrategy[Options | NoOptions]):
     """MIFAM; MIFA is beta1 = 0."""
 
     only_sums = True
+    keeps = ("d", "m")
 
     def setup(self) -> None:
         """Start with no updates and without momentum."""

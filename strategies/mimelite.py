@@ -27,6 +27,7 @@ class MimeLite(FederatedStrategy[Options]):
     """x <- x - server-lr * mean(u_i); m <- (1 - beta) mean(G_i(x)) + beta m."""
 
     only_sums = True
+    keeps = ("m",)
 
     def setup(self) -> None:
         """Start without momentum."""

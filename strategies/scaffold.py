@@ -49,6 +49,7 @@ class Scaffold(FederatedStrategy[Table]):
     """x <- x - server-lr * mean(u_i); c <- c + (s/N) mean(c_i+ - c_i)."""
 
     only_sums = True
+    keeps: tuple[str, ...] = ("c",)
 
     def setup(self) -> None:
         """Start with c = 0."""

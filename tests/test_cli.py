@@ -32,7 +32,8 @@ def test_algorithms_shows_every_one_with_its_keys(
 
 def printed_keys(text: str) -> dict[str, dict[str, Value]]:
     """Return what `fedapp algorithms` prints: each algorithm's keys and values."""
-    lines = [line for line in text.splitlines() if not line.strip().startswith("needs ")]
+    beside = ("needs ", "keeps on the server: ")
+    lines = [line for line in text.splitlines() if not line.strip().startswith(beside)]
     found: dict[str, dict[str, Value]] = {}
     for head, keys in zip(lines[::2], lines[1::2], strict=True):
         pairs = [pair.split(" = ") for pair in keys.strip().split(", ") if " = " in pair]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from fedapp.projection import Memory, pieces, project_
+from fedapp.projection import SHORT, Memory, pieces, project_
 from tests.oracles import in_pieces, quadratic_program
 
 Rng = np.random.Generator
@@ -156,6 +156,24 @@ def test_a_memory_projects_like_its_vectors(sizes: tuple[int, ...]) -> None:
             np.testing.assert_allclose(memory.vector(slot), literal[slot], atol=1e-12)
         v = rng.standard_normal(40)
         np.testing.assert_allclose(memory.project(v), in_pieces(v, literal, sizes), atol=1e-8)
+
+
+def test_kept_products_of_a_long_piece_have_the_bits_of_new_ones() -> None:
+    """A memory that was restored without its products, or computed them all at once, goes on alike."""
+    rng = np.random.default_rng(3)
+    sizes = (SHORT + 1, 7)
+    kept, new = (Memory(6, sizes, np.dtype(np.float32)) for _ in range(2))
+    for _ in range(5):
+        vectors = rng.standard_normal((2, sum(sizes)), dtype=np.float32)
+        kept.update(0.5, dict(zip(rng.choice(6, 2, replace=False).tolist(), vectors, strict=True)))
+        v = rng.standard_normal(sum(sizes), dtype=np.float32)
+        projected_ = kept.project(v)
+        new.update(1.0, dict(enumerate(kept.rows - new.rows)))
+        new.rows[:], new.scales[:] = kept.rows, kept.scales
+        np.testing.assert_array_equal(new.project(v)[: SHORT + 1], projected_[: SHORT + 1])
+        np.testing.assert_array_equal(new.grams[0], kept.grams[0])
+        told = residuals(v[: SHORT + 1], kept.rows[:, : SHORT + 1], projected_[: SHORT + 1])
+        assert max(told.values()) < 1e-5, told
 
 
 @pytest.mark.parametrize("fade", [0.1, 0.5])

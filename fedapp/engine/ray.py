@@ -84,6 +84,7 @@ class RayGrid(LocalGrid):
         self._workers = workers
         self.remembers = False  # what one worker received, another may not have
         self.shares_disk = workers.shares_disk
+        self.processes_here = len(workers.actors) if workers.shares_disk else 0
         self._work_of = work_of
         self._home: dict[int, int] = {}  # client with state -> worker that holds it
         self._jobs: dict[str, _Job] = {}

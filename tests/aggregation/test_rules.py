@@ -163,3 +163,24 @@ def test_bits_do_not_depend_on_threads_or_on_the_sender_of_a_row(name: str) -> N
             np.testing.assert_array_equal(rule([row.copy() for row in x], centre), first)
     stored = np.stack(x)  # as rows of a matrix, not as arrays of their own
     np.testing.assert_array_equal(rule(list(stored), centre), first)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(1, 12),
+    d=st.sampled_from([0, 1, 50, rules.SORTED, rules.SORTED + 3]),
+    trim=st.floats(0, 0.49),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_columns_sorted_a_few_at_a_time_have_the_bits_of_all_at_once(
+    seed: int, n: int, d: int, trim: float, dtype: str
+) -> None:
+    drawn = np.random.default_rng(seed).standard_normal((n, d)).round(1).astype(dtype)  # with ties
+    rows = list(drawn)
+    np.testing.assert_array_equal(rules.Median()(rows), np.median(drawn, axis=0))
+    rule = rules.TrimmedMean(trim)
+    cut = rule.cut(n)
+    expected = np.sort(drawn, axis=0)[cut : n - cut].mean(axis=0)
+    np.testing.assert_array_equal(rule(rows), expected)
+    assert rule(rows).dtype == rules.Median()(rows).dtype == dtype

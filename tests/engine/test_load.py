@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from fedapp import projection
 from fedapp.config import RunConfig
 from fedapp.problems import make_problem
+from fedapp.products import inner_products
 from tests.engine.load import LAYER, configs
 
 ROOT = Path(__file__).parents[2]
@@ -71,22 +72,31 @@ def test_a_problem_that_another_thread_has_built_is_computed_on_one_thread(
     assert answers == [{1}, {1}]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_products_have_the_same_bits_in_threads_that_have_not_computed_yet(
-    dtype: torch.dtype, several_threads: None
+    dtype: str, several_threads: None
 ) -> None:
     """The products of a layer, and of one that two threads share."""
-    rng = torch.Generator().manual_seed(0)
+    rng = np.random.default_rng(0)
     for length in (LAYER, projection.CHUNK + LAYER):
-        rows = torch.randn(20, length, dtype=dtype, generator=rng)
-        some = rows[:11].clone()
+        rows = rng.standard_normal((20, length)).astype(dtype)
+        memory = projection.Memory(20, (length,), rows.dtype)
+        memory.update(1.0, dict(enumerate(rows)))
         projection.thread_pool.cache_clear()
-        products, _ = projection.inner_products(some, rows)
+        memory.project(rows[0])
         torch.set_num_threads(1)
-        chunks = zip(*(m.split(projection.CHUNK, dim=1) for m in (some, rows)), strict=True)
-        expected = sum((a @ b.T).double() for a, b in chunks)
+        chunks = [
+            slice(start, min(start + projection.CHUNK, length))
+            for start in range(0, length, projection.CHUNK)
+        ]
+        if dtype == "float32":
+            everyone = np.arange(20)
+            parts = [inner_products(rows, rows[0], everyone, c)[:-1] for c in chunks]
+        else:
+            exact = torch.from_numpy(np.vstack([rows, rows[:1]]))
+            parts = [(exact[:, c] @ exact[:20, c].T).numpy()[:-1] for c in chunks]
         torch.set_num_threads(2)
-        np.testing.assert_array_equal(products, expected)
+        np.testing.assert_array_equal(memory.grams[0], np.sum(parts, axis=0).T)
 
 
 @pytest.mark.slow

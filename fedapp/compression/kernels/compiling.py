@@ -18,14 +18,14 @@ HERE = Path(__file__).parent
 CONFIG: Any = numba.config
 
 
-def compiled(function: Function) -> Function:
-    """Compile a function when it is first called; cache that on disk if there is a directory for it."""
+def compiled(function: Function, **options: Any) -> Function:
+    """Compile a function when it is first called, with numba's options; cache that on disk if there is a directory."""
     directory, given = cache_directory(), CONFIG.CACHE_DIR
     if directory is None:
-        return cast(Function, numba.njit(function))
+        return cast(Function, numba.njit(**options)(function))
     CONFIG.CACHE_DIR = str(directory)  # read when a function is decorated
     try:
-        return cast(Function, numba.njit(cache=True)(function))
+        return cast(Function, numba.njit(cache=True, **options)(function))
     finally:
         CONFIG.CACHE_DIR = given
 
