@@ -22,6 +22,8 @@ from fedapp.registry import find_algorithm, find_compressor
 from fedapp.strategy import FederatedStrategy
 from fedapp.traffic import human_bytes
 
+SUMS = 2  # of a round's updates, each by its slices: as they are added up, and as a message
+SLICES = {"float32": 2, "float64": 3}
 STEP = 3  # vectors of a server's step: the sum, its multiple, the new x
 TRAINING = 4  # vectors of a process that trains: parameters, gradient, x, update
 MEMINFO = Path("/proc/meminfo")
@@ -36,8 +38,8 @@ class Part(NamedTuple):
     advice: str
 
 
-def parts(config: RunConfig, problem: Start, processes: int) -> list[Part]:
-    """Return what a run needs, with clients that train in some processes of this machine."""
+def parts(config: RunConfig, problem: Start, processes: int, sums: bool = True) -> list[Part]:
+    """Return what a run needs, with clients that train in some processes of this machine, and whose nodes may add up."""
     algorithm = find_algorithm(config.algorithm)
     vector = problem.layout.size * np.dtype(config.dtype).itemsize
     kept = algorithm.strategy.server_vectors(config)
@@ -48,6 +50,9 @@ def parts(config: RunConfig, problem: Start, processes: int) -> list[Part]:
     ]
     others = 1 + algorithm.strategy.delivers + STEP + 1  # x, and x as it is sent
     updates = config.clients_per_round * _bytes_of_update(config, problem, algorithm, vector)
+    if sums and algorithm.strategy.adds_up(config):
+        grids = SLICES[config.dtype] * np.dtype(np.float64).itemsize
+        updates = min(updates, SUMS * len(algorithm.client.sends) * grids * problem.layout.size)
     return [
         *found,
         Part("the model and a step on the server", others * vector, smaller),
@@ -100,9 +105,9 @@ def _of_group() -> int | None:
         return None
 
 
-def check(config: RunConfig, problem: Start, processes: int) -> None:
+def check(config: RunConfig, problem: Start, processes: int, sums: bool) -> None:
     """Raise ConfigError if a run needs more memory than there is."""
-    demand(config.algorithm, parts(config, problem, processes), available())
+    demand(config.algorithm, parts(config, problem, processes, sums), available())
 
 
 def demand(algorithm: str, needed: Iterable[Part], free: int | None) -> None:

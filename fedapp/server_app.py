@@ -25,7 +25,7 @@ from fedapp.problems.outline import server_shard
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.progress import Progress
 from fedapp.registry import find_algorithm
-from fedapp.rounds import run_rounds
+from fedapp.rounds import may_add_up, run_rounds
 from fedapp.rounds_file import read_rounds
 from fedapp.run_directory import RunDirectory
 from fedapp.stopping import saved_before_exit
@@ -57,7 +57,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     config = agreement.with_facts(grid, config)
     problem = make_problem(config, server_shard(config))
     building.check(config, problem)
-    memory.check(config, problem, _processes_here(grid))
+    memory.check(config, problem, _processes_here(grid), may_add_up(grid))
     _check_places(grid, config, problem)
     with RunDirectory(config) as directory, Workspace(grid, config, directory) as workspace:
         strategy = building.make_strategy(config, problem, workspace.place)

@@ -115,15 +115,17 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self._aggregator = aggregation.aggregator_of(config, self.privacy, np.zeros_like(x))
         self._buffer_rule = aggregation.buffer_rule_of(config)
         self._round = self._attempt = 0  # under way
-        # Rules that need single updates get them: robust ones, noise, a limit on each update's length.
-        single = bool(config.max_update_norm or config.dp.clip)
-        plain = isinstance(self._aggregator, aggregation.PlainMean)
-        self._adds_up = self.only_sums and plain and not single
         self.nodes_add_up = False  # simulated ones may do so; set by the round loop
         self.asks_again = False  # an update that is in a sum must not count
         self._cohort: list[int] = []
         self._exchange = Exchange()
         self.setup()
+
+    @classmethod
+    def adds_up(cls, config: RunConfig) -> bool:
+        """Return whether sums are all that is needed of updates: not with robust rules, noise, or a limit on each."""
+        robust = config.aggregation != "mean" or config.mixing != "none"
+        return cls.only_sums and not (robust or config.dp.clip or config.max_update_norm)
 
     # The algorithm's part.
 
@@ -224,7 +226,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.on_cohort(cohort, server_round, self._attempt)
         self._cohort = cohort
         self._begin_downlink(arrays, getattr(grid, "remembers", True))
-        return self._invite(sums=self.nodes_add_up and self._adds_up)
+        return self._invite(sums=self.nodes_add_up and self.adds_up(self.config))
 
     def configure_again(self) -> Iterable[Message]:
         """Invite the same clients, each to send an update of its own."""
@@ -384,7 +386,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         reset = self.config.on_lost_state == "reset"
         if lost:
             self.failures.log_lost_state(lost[0], round_, reset)
-        if self._adds_up:
+        if self.adds_up(self.config):
             updates = self._summed(updates, sums)
         if self.buffers.size:  # each client counts alike, or a robust rule decides
             self.buffers = self._mean_buffers(updates)
