@@ -102,15 +102,7 @@ class Contextual(Compressor):
             scaled = v * np.float32(inverse)
         else:  # not to be written as a float32
             scaled = (v / np.float64(step)).astype(np.float32)
-        levels = np.empty(v.size, np.int32)
-        words, count = kernel.code(
-            False,
-            scaled,
-            PRICE,
-            levels,
-            *contexts.shape_of(self.pieces, v.size),
-            np.empty(v.size // 8 + 3, np.uint16),
-        )
+        levels, words = contexts.coded(scaled, PRICE, self.pieces)
         sums, counts = np.zeros(3), np.zeros(3, np.int64)
         error = kernel.fit(scaled, levels, sums, counts)
         if not counts.any():
@@ -119,7 +111,7 @@ class Contextual(Compressor):
         shift = offsets / FINENESS
         error += float((counts * shift**2 - 2 * shift * sums).sum())
         nmse = error * (step / rms) ** 2 / v.size
-        return Quantized((step, offsets.astype(np.int8), levels, words[:count]), nmse, 2 * count)
+        return Quantized((step, offsets.astype(np.int8), levels, words), nmse, 2 * len(words))
 
     def _searched(
         self, v: Vector, step: float, rms: float, of: Callable[[Quantized], float], sign: int

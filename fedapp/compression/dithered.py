@@ -25,8 +25,7 @@ from fedapp.compression import dither_model
 from fedapp.compression.compressor import BITS_PER_NUMBER, Compressor, Vector
 from fedapp.compression.payload import PayloadError, Reader
 from fedapp.compression.scales import NOTHING, Scales, find_scales
-from fedapp.errors import ConfigError
-from fedapp.models.layout import Piece
+from fedapp.models.layout import Piece, pieces_of
 from fedapp.randomness import Generator
 
 LARGEST = np.finfo(np.float32).max
@@ -122,7 +121,7 @@ class Dithered(Compressor):
         rms = math.sqrt(squares / max(v.size, 1))
         step = (math.sqrt(12 * self.nmse) if self.nmse else self.step) * rms
         step = min(max(step, SMALLEST_STEP), LARGEST_STEP)
-        pieces = self._pieces(v.size)
+        pieces = pieces_of(v.size, self.pieces)
         scales = find_scales(v, pieces, lambda exponents: _cost(exponents, step))
         if self.nmse and squares:
             step = _step_for(self.nmse * squares, scales)
@@ -146,7 +145,7 @@ class Dithered(Compressor):
 
     def parse(self, reader: Reader, size: int) -> tuple[Dither, Ints]:
         """Read what `write` wrote."""
-        pieces = self._pieces(size)
+        pieces = pieces_of(size, self.pieces)
         if not size:
             nothing = np.zeros(0, np.int64)
             return Dither(0, 1.0, Scales(pieces, nothing, 0, nothing, nothing)), nothing
@@ -155,12 +154,6 @@ class Dithered(Compressor):
             raise PayloadError("its step is out of range")
         dither = Dither(seed, step, Scales.read(reader, pieces))
         return dither, dither_model.unpack(reader, *_coded(dither))
-
-    def _pieces(self, size: int) -> tuple[Piece, ...]:
-        pieces = tuple(piece for piece in self.pieces or (Piece(size, size),) if piece.size)
-        if (total := sum(piece.size for piece in pieces)) != size:
-            raise ConfigError(f"dithered has tensors of {total} numbers for {size}.")
-        return pieces
 
     def variants(self) -> list[Compressor]:
         """Widen the step, by a twelfth of a doubling each."""

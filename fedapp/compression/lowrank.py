@@ -4,6 +4,7 @@ Vogels et al., PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 warm start, which would be state of the compressor: a power iteration from random numbers stands in for it.
 """
 
+from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
@@ -13,8 +14,7 @@ from pydantic import Field
 from fedapp.compression.compressor import Compressor, Parts, Vector
 from fedapp.compression.floats import Float16
 from fedapp.compression.payload import NotFiniteError, Reader
-from fedapp.errors import ConfigError
-from fedapp.models.layout import Piece
+from fedapp.models.layout import Piece, pieces_of
 from fedapp.randomness import Generator
 
 Matrix = NDArray[np.float64]
@@ -94,13 +94,9 @@ class LowRank(Compressor):
         return (*(HALF.parse(reader, count) for count in self._counts(size)), size)
 
     def _places(self, size: int) -> list[tuple[int, Piece]]:
-        pieces = [piece for piece in self.pieces or (Piece(size, size),) if piece.size]
-        ends = np.cumsum([piece.size for piece in pieces], dtype=np.int64).tolist()
-        if (ends[-1] if ends else 0) != size:
-            raise ConfigError(
-                f"lowrank has tensors of {ends[-1] if ends else 0} numbers for {size}."
-            )
-        return [(end - piece.size, piece) for end, piece in zip(ends, pieces, strict=True)]
+        pieces = pieces_of(size, self.pieces)
+        starts = accumulate((piece.size for piece in pieces), initial=0)
+        return list(zip(starts, pieces, strict=False))
 
     def _factors(self, piece: Piece) -> bool:
         """Return whether two factors are smaller than the piece."""
@@ -108,7 +104,7 @@ class LowRank(Compressor):
 
     def _counts(self, size: int) -> tuple[int, int, int]:
         """Return how many numbers of left factors, of right ones, and others there are."""
-        pieces = [piece for _, piece in self._places(size)]
+        pieces = pieces_of(size, self.pieces)
         shapes = [piece.shape for piece in pieces if self._factors(piece)]
         rest = sum(piece.size for piece in pieces if not self._factors(piece))
         return self.rank * sum(s[0] for s in shapes), self.rank * sum(s[1] for s in shapes), rest
@@ -129,7 +125,7 @@ class LowRank(Compressor):
 
     def typical_variance(self, size: int) -> float:
         """Return about the part of Gaussian numbers that is left out."""
-        pieces = [piece for _, piece in self._places(size)]
+        pieces = pieces_of(size, self.pieces)
         left = sum(p.size * (1 - self.rank / min(p.shape)) for p in pieces if self._factors(p))
         return left / max(size, 1)
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from fedapp.compression import integers
 from fedapp.compression.compressor import BITS_PER_NUMBER, Compressor, Vector
 from fedapp.compression.payload import PayloadError, Reader
-from fedapp.errors import ConfigError
+from fedapp.models.layout import Piece, pieces_of
 from fedapp.randomness import Generator
 
 
@@ -52,10 +52,9 @@ class Sign(Compressor):
         return means, integers.unpack(reader, size, 2)
 
     def _sizes(self, size: int) -> list[int]:
-        sizes = [count for count in self.tensors or (size,) if count]
-        if sum(sizes) != size:
-            raise ConfigError(f"sign has tensors of {sum(sizes)} numbers for {size}.")
-        return sizes
+        return [
+            piece.size for piece in pieces_of(size, tuple(map(Piece, self.tensors, self.tensors)))
+        ]
 
     def nominal_bits(self, size: int) -> int:
         """Return one bit a number, and the means."""

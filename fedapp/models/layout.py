@@ -6,6 +6,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple, Self
 
+from fedapp.errors import ConfigError
+
 
 class Piece(NamedTuple):
     """A tensor, or a part of one, in a vector: how many numbers it has, and how many of them are a row."""
@@ -18,6 +20,14 @@ class Piece(NamedTuple):
         """Rows and columns of the matrix; the last row may be cut short."""
         columns = min(max(self.columns, 1), max(self.size, 1))
         return -(-self.size // columns), columns
+
+
+def pieces_of(size: int, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Return the pieces of a vector that are not empty; without any, the vector is one row."""
+    found = tuple(piece for piece in pieces or (Piece(size, size),) if piece.size)
+    if (total := sum(piece.size for piece in found)) != size:
+        raise ConfigError(f"The tensors have {total} numbers, and the vector has {size}.")
+    return found
 
 
 @dataclass(frozen=True)

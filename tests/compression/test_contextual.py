@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedapp.compression import Compressor, PayloadError, make_compressor
+from fedapp.compression import Compressor, PayloadError, contexts, make_compressor
 from fedapp.compression.kernels import binary
 from fedapp.compression.kernels import contextual as kernel
 from fedapp.compression.payload import seal
@@ -176,11 +176,9 @@ def test_numbers_larger_than_any_that_is_sent_are_refused_at_once(words: bytes) 
 def test_the_largest_magnitude_that_is_sent_arrives() -> None:
     v = np.full(9, 1e30, np.float32)
     v[4] = -2.0
-    words, count = kernel.code(
-        False, v, 0.0, levels := np.empty(9, np.int32), SIZES, SIZES, np.empty(3, np.uint16)
-    )
-    back = np.empty(9, np.int32)
-    kernel.code(True, v[:0], 0.0, back, SIZES, SIZES, words[:count].copy())
+    levels, words = contexts.coded(v, 0.0, ())
+    back = np.zeros(9, np.int32)
+    kernel.decode(v[:0], 0.0, back, SIZES, SIZES, words)
     np.testing.assert_array_equal(back, levels)
     assert levels[0] == kernel.LARGEST_LEVEL and levels[4] == -2
 
@@ -225,11 +223,12 @@ for number in range(300):
         words[:] = 65535
     if kind == 3:
         v = (random.normal(size=sizes.sum()) * random.choice([1, 1e3, 1e6])).astype(np.float32)
-        words, used = kernel.code(False, v, 0.1, np.empty(v.size, np.int32), sizes, columns, np.empty(0, np.uint16))
+        words = np.empty(20 * v.size + 200, np.uint16)
+        used = kernel.encode(v, 0.1, np.zeros(v.size, np.int32), sizes, columns, words)
         words = words[:used]
         words[random.integers(0, used, 3)] = random.integers(0, 1 << 16, 3)
-    levels = np.empty(sizes.sum(), np.int32)
-    kernel.code(True, empty, 0.0, levels, sizes, columns, words)
+    levels = np.zeros(sizes.sum(), np.int32)
+    kernel.decode(empty, 0.0, levels, sizes, columns, words)
     count += len(levels)
 print('{"decoded": %d}' % count)
 """

@@ -118,7 +118,7 @@ def test_a_zero_vector_takes_few_bytes() -> None:
 
 def test_other_tensors_than_those_of_the_vector_are_refused() -> None:
     compressor = make_compressor("dithered").for_pieces((Piece(10, 5),))
-    with pytest.raises(ConfigError, match="10 numbers for 11"):
+    with pytest.raises(ConfigError, match="10 numbers, and the vector has 11"):
         compressor.encode(gaussian(11), generator())
 
 

@@ -71,7 +71,7 @@ def test_sign_sends_a_bit_a_number_and_a_mean_for_each_tensor() -> None:
         mean = np.abs(v[part].astype(np.float64)).mean()
         assert out[part] == pytest.approx(np.where(v[part] < 0, -mean, mean), rel=1e-6)
     assert len(compressor.encode(v, generator())) <= 10_000 / 8 + 40
-    with pytest.raises(ConfigError, match="10 numbers for 11"):
+    with pytest.raises(ConfigError, match="10 numbers, and the vector has 11"):
         make_compressor("sign").for_tensors((10,)).encode(gaussian(11), generator())
 
 
@@ -153,7 +153,7 @@ def test_factors_that_are_not_smaller_are_not_used() -> None:
     assert make_compressor("lowrank", rank=17).for_pieces((Piece(1200, 30),)).nominal_bits(
         1200
     ) == (16 * 17 * 70)
-    with pytest.raises(ConfigError, match="10 numbers for 11"):
+    with pytest.raises(ConfigError, match="10 numbers, and the vector has 11"):
         make_compressor("lowrank", pieces=(Piece(10, 5),)).encode(gaussian(11), generator())
 
 

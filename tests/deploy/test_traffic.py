@@ -7,7 +7,8 @@ import pytest
 from deploy.processes import Federation
 from fedapp.rounds_file import read_rounds
 from fedapp.tables import Value
-from tests.support.federations import NODES, Started
+from tests.conftest import RunInline
+from tests.support.federations import NODES, Started, assert_same_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deploy")]
 
@@ -19,12 +20,18 @@ KEYS: dict[str, Value] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("downlink", ["none", "grid"])
 def test_flower_counts_what_we_count_and_a_constant_for_each_message(
-    federation: Federation, tmp_path: Path
+    federation: Federation, run_inline: RunInline, tmp_path: Path, downlink: str
 ) -> None:
-    """Ours are 60 to 120 kB a message, so that anything left out or counted twice would show."""
-    run = Started(federation, KEYS | {"results_dir": str(tmp_path), "run_name": "run"})
+    """Ours are 20 to 120 kB a message, so that anything left out or counted twice would show.
+
+    On a grid, nodes receive a model and then a difference to it, and the result has the bits of a run inline.
+    """
+    keys = KEYS | {"downlink": downlink, "results_dir": str(tmp_path)}
+    run = Started(federation, keys | {"run_name": "run"})
     assert run.end() == "finished:completed", run.shown()
+    assert_same_model(tmp_path / "run", run_inline(**keys, run_name="inline"))
     traffic = federation.last_run()["network-traffic"]
     rounds = read_rounds(tmp_path / "run")
     messages = NODES * (ROUNDS + 1)  # the first asks each node which clients it hosts

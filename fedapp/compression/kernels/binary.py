@@ -2,7 +2,8 @@
 
 Everything that the receiver repeats is computed in whole numbers, so that it is the same on every machine. A chance is
 that of a 1, in 2^16ths. A table of chances has entries chance * 2^8 + how often the entry was used, up to `STEADY`: a new
-entry adapts quickly. Chances are mixed as in Mahoney's PAQ: logits are added with weights, which learn.
+entry adapts quickly. Chances are mixed as in Mahoney's PAQ: logits are added with weights, which learn. Indices are cast to
+unsigned numbers, so that numba does not ask whether they count from the end.
 """
 
 from typing import Any
@@ -44,12 +45,12 @@ LONGEST = 20  # words that one number takes at most
 
 
 @compiled
-def coded(
-    decode: bool, bit: Int, chance: Int, low: Any, span: Any, words: Words, at: Int
-) -> tuple[Int, Any, Any, Int]:
+def coded(decode: bool, bit: Int, chance: Int, low: Any, span: Any) -> tuple[Int, Any, Any]:
     """Code one bit, whose chance to be 1 is given; return it, and the coder.
 
-    An encoder's interval begins at `low` and is `span` wide; a decoder's `low` is how far into its interval it is.
+    An encoder's interval begins at `low` and is `span` wide; a decoder's `low` is how far into its interval it is. If `span`
+    is below NARROW afterwards, `widened` must follow. It is a call of its own because numba counts references to an
+    array that a call may return early from, which takes as long as the coding.
     """
     bound = (span >> U(16)) * U(chance)
     if decode:
@@ -59,23 +60,24 @@ def coded(
         else:
             low -= bound
             span -= bound
-        if span < U(NARROW):
-            low = (low << U(16)) | U(words[at] if at < words.size else 0)
-            span <<= U(16)
-            at += 1
+    elif bit:
+        span = bound
     else:
-        if bit:
-            span = bound
-        else:
-            low += bound
-            span -= bound
-        if span < U(NARROW):
-            low = carried(low, words, at)
-            words[at] = np.uint16(low >> U(32))
-            low = (low & U(0xFFFFFFFF)) << U(16)
-            span <<= U(16)
-            at += 1
-    return bit, low, span, at
+        low += bound
+        span -= bound
+    return bit, low, span
+
+
+@compiled
+def widened(decode: bool, low: Any, span: Any, words: Words, at: Int) -> tuple[Any, Any, Int]:
+    """Read or write a word; return the coder."""
+    if decode:
+        low = (low << U(16)) | U(words[U(at)] if at < words.size else 0)
+    else:
+        low = carried(low, words, at)
+        words[U(at)] = np.uint16(low >> U(32))
+        low = (low & U(0xFFFFFFFF)) << U(16)
+    return low, span << U(16), at + 1
 
 
 @compiled
@@ -123,11 +125,13 @@ def ended(low: Any, span: Any, words: Words, at: Int) -> Int:
 @compiled
 def adapt(table: Table, i: Int, bit: Int) -> None:
     """Move an entry towards the bit that came."""
-    entry = table[U(i)]
-    chance: Int = np.int64(entry >> 8)
-    uses = entry & 255
-    chance += (((ONE - LEAST if bit else LEAST) - chance) * SPEED[uses]) >> 16
-    table[U(i)] = (chance << 8) | np.int64(uses + 1 if uses < STEADY else uses)
+    entry: Int = np.int64(table[U(i)])
+    chance, uses = entry >> 8, entry & 255
+    if bit:
+        chance += ((ONE - LEAST - chance) * SPEED[U(uses)]) >> 16
+    else:
+        chance -= ((chance - LEAST) * SPEED[U(uses)]) >> 16
+    table[U(i)] = (chance << 8) | (uses + 1 if uses < STEADY else uses)
 
 
 @compiled
@@ -139,13 +143,13 @@ def logit(table: Table, i: Int) -> Int:
 @compiled
 def mixed(weights: Weights, j: Int, a: Int, b: Int, c: Int) -> Int:
     """Return the chance that three logits give with the weights j, j + 1, j + 2."""
-    total = (weights[j] * a + weights[j + 1] * b + weights[j + 2] * c) >> 16
+    total = (weights[U(j)] * a + weights[U(j + 1)] * b + weights[U(j + 2)] * c) >> 16
     return np.int64(CHANCE[U(min(max(total, -LARGEST), LARGEST) + LARGEST)])
 
 
 @compiled
 def learn(weights: Weights, j: Int, a: Int, b: Int, c: Int, error: Int) -> None:
     """Move weights so that the mixed chance would have been closer to the bit; `error` is the bit less the chance."""
-    weights[j] += (a * error + EVEN) >> 16
-    weights[j + 1] += (b * error + EVEN) >> 16
-    weights[j + 2] += (c * error + EVEN) >> 16
+    weights[U(j)] += (a * error + EVEN) >> 16
+    weights[U(j + 1)] += (b * error + EVEN) >> 16
+    weights[U(j + 2)] += (c * error + EVEN) >> 16
