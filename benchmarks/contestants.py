@@ -118,7 +118,7 @@ def on_engine(
     engine: EngineChoice, workload: Workload, rounds: int, setting: Setting
 ) -> list[float]:
     """Run our rounds on an engine of `fedapp run`."""
-    with engine.start() as make_grid:
+    with engine.start([RunConfig()]) as make_grid:
         steps = our_rounds(make_grid, workload, WARM_UP + rounds, setting.scratch)
         try:
             return timed(partial(next, steps), rounds)

@@ -30,6 +30,7 @@ from rich.table import Table
 from benchmarks import flute
 from benchmarks.contestants import CONTESTANTS, ROOT, Setting, our_rounds
 from benchmarks.workloads import MEASURED, MNIST, QUICK, WORKLOADS, Workload
+from fedapp.config import RunConfig
 from fedapp.data.cache import cache_dir
 from fedapp.runner import EngineChoice
 from fedapp.tables import Value
@@ -99,7 +100,7 @@ def summary(measurements: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]
 def measure_growth(setting: Setting, rounds: int) -> dict[str, list[float]]:
     """Measure RayGrid with ever more clients, and the same cohort."""
     times: dict[str, list[float]] = {str(clients): [] for clients in GROWTH}
-    with EngineChoice(False, setting.workers, "").start() as make_grid:
+    with EngineChoice(False, setting.workers, "").start([RunConfig()]) as make_grid:
         for clients in (*GROWTH, *reversed(GROWTH)):
             workload = Workload("", "mlp-200-200", MNIST, clients, GROWTH_COHORT, rounds)
             records = our_rounds(make_grid, workload, rounds + 1, setting.scratch)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedapp.client import NetworkClient
+from fedapp.models.flat import at_least_float32
 from fedapp.models.networks import Network
 from fedapp.problems.problem import Batch
 
@@ -49,5 +50,6 @@ class FedMLBClient(NetworkClient):
     def _divergence(self, path: Tensor, main: Tensor) -> Tensor:
         """Return KL(softmax(path/T) || softmax(main/T))."""
         T = self.options.temperature
-        p, q = (F.log_softmax(z.flatten(0, -2) / T, dim=1) for z in (path, main))
+        logits = (at_least_float32(z).flatten(0, -2) for z in (path, main))
+        p, q = (F.log_softmax(z / T, dim=1) for z in logits)
         return F.kl_div(q, p, reduction="batchmean", log_target=True)

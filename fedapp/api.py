@@ -104,14 +104,16 @@ def run(
     engine: Engine = "inline",
     workers: int = 0,
     address: str = "",
+    workers_per_gpu: int = 0,
     show: bool = True,
     **keys: Any,
 ) -> RunResult:
     """Run one config, given as a dict or as keyword arguments, which win; return its result.
 
     `engine` is where clients run: in this process, or on `workers` Ray workers (0: one for each CPU), which may be those of
-    the cluster at `address`. With `show=False` nothing is printed. What is wrong with the config is a ConfigError; a run
-    that cannot go on is a RunError, and what it has is saved.
+    the cluster at `address`. If `device` is "auto" or "cuda", there are `workers_per_gpu` of them on each GPU that Ray sees
+    (0: one). With `show=False` nothing is printed. What is wrong with the config is a ConfigError; a run that cannot go on
+    is a RunError, and what it has is saved.
     """
     from fedapp import server_app
     from fedapp.problems import make_problem, rehearse
@@ -120,7 +122,8 @@ def run(
     with _settings(show):
         if parsed.server_data:  # what is wrong with the data is told before an engine starts
             rehearse(parsed, make_problem(parsed))
-        with _engine(engine, workers, address).start() as make_grid:
+        chosen = _engine(engine, workers, address, workers_per_gpu)
+        with chosen.start([parsed]) as make_grid:
             directory = server_app.run(make_grid(parsed), parsed)
     return RunResult(parsed, directory.path)
 
@@ -133,6 +136,7 @@ def sweep(
     engine: Engine = "inline",
     workers: int = 0,
     address: str = "",
+    workers_per_gpu: int = 0,
     show: bool = True,
     **keys: Any,
 ) -> SweepResult:
@@ -152,7 +156,7 @@ def sweep(
     labels = [dict(choice) for choice in choices]
     with _settings(show):
         runner = Runner(tuple(zip(planned, configs, strict=True)), "test_accuracy", ())
-        tally = runner.run(_engine(engine, workers, address))
+        tally = runner.run(_engine(engine, workers, address, workers_per_gpu))
     ended = [
         (RunResult(config, run_path(config)), label)
         for config, label in zip(configs, labels, strict=True)
@@ -202,10 +206,10 @@ def _unnumbered(name: str) -> str:
     return re.sub(r"-\d+$", "", name)
 
 
-def _engine(engine: str, workers: int, address: str) -> EngineChoice:
+def _engine(engine: str, workers: int, address: str, workers_per_gpu: int) -> EngineChoice:
     if engine not in ("inline", "ray"):
         raise ConfigError(f'engine = {engine!r} is not known: choose "inline" or "ray".')
-    return EngineChoice(engine == "inline", workers, address)
+    return EngineChoice(engine == "inline", workers, address, workers_per_gpu)
 
 
 def _points(axis: str, values: Sequence[Any]) -> list[Point]:

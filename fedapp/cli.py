@@ -39,6 +39,14 @@ def run(
             help="Ray workers, 0: one for each CPU that Ray sees; inline: runs of a sweep at once",
         ),
     ] = 0,
+    workers_per_gpu: Annotated[
+        int,
+        typer.Option(
+            "--workers-per-gpu",
+            min=0,
+            help='Ray workers that share a GPU, with device = "auto" or "cuda"; 0: one',
+        ),
+    ] = 0,
     address: Annotated[
         str, typer.Option("--address", help="a Ray cluster to join; default: start Ray here")
     ] = "",
@@ -70,7 +78,7 @@ def run(
     """
     from fedapp.runner import EngineChoice, Runner, run_command
 
-    chosen = EngineChoice(engine is Engine.INLINE, workers, address)
+    chosen = EngineChoice(engine is Engine.INLINE, workers, address, workers_per_gpu)
     code = run_command(
         lambda: Runner.read(presets or [], config or [], out, best_by, per or []), chosen, dry_run
     )

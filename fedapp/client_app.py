@@ -20,6 +20,7 @@ from fedapp.client_evaluation import evaluate_client
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
 from fedapp.data import Facts, Shard
+from fedapp.devices import GpuMemoryError, full_memory_as
 from fedapp.doors import times_given
 from fedapp.errors import ConfigError, MissingWeightsError, traceback_of
 from fedapp.files import writable_directory
@@ -134,7 +135,9 @@ def train(message: Message, context: Context) -> Message:
                 raise ValueError(f"this node does not host client {client}")
             if client in spent:
                 raise budget.BudgetError(spent[client])
-            answer.add(privacy.shown(round_.train(client)))
+            with full_memory_as(GpuMemoryError):
+                update = round_.train(client)
+            answer.add(privacy.shown(update))
         except (StateError, budget.BudgetError) as error:
             log.error("Client %d failed in round %d: %s", client, invitation.round, error)
             refusals.append(Refusal(client, Reason.FAILED, str(error)))
@@ -165,8 +168,9 @@ def evaluate(message: Message, context: Context) -> Message:
         try:
             if client not in hosted:
                 raise ValueError(f"this node does not host client {client}")
-            objective = problem.objective(client)
-            result = evaluate_client(objective, config, client, request.round, request.shared)
+            with full_memory_as(GpuMemoryError):
+                objective = problem.objective(client)
+                result = evaluate_client(objective, config, client, request.round, request.shared)
             wire.add_evaluation(content, result)
         except ConfigError as error:
             log.error("%s%s", error, traceback_of(error))
@@ -214,8 +218,8 @@ def make_client_app(config: RunConfig | Mapping[str, Any]) -> ClientApp:
 
 
 def _config(context: Context) -> RunConfig:
-    # A node's own word on where it keeps its clients' states comes before the run's.
-    own = {k: str(v) for k, v in context.node_config.items() if k == "state-dir"}
+    # A node's own word on where it keeps its clients' states, and on what it computes, comes before the run's.
+    own = {k: str(v) for k, v in context.node_config.items() if k in ("state-dir", "device")}
     return _parse(tuple(sorted((context.run_config | own).items())), times_given())
 
 

@@ -322,8 +322,17 @@ class RunConfig(Table):
         "float32",
         description='of models, gradients and what is sent uncompressed: "float32" or "float64"',
     )
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description='of matrix products and convolutions in networks: "fp32", or "bf16": models, gradients and what is sent stay float32',
+    )
     device: str = Field(
-        "cpu", description='"cpu", "cuda" or "cuda:<n>": where training and evaluation compute'
+        "cpu",
+        description='where training and evaluation compute: "cpu"; "auto": a GPU where there is one, or else the CPU; "cuda", "cuda:<n>", "mps"',
+    )
+    compile: bool = Field(
+        False,
+        description="torch.compile the network for training on batches of batch-size; needs a C++ compiler where clients train",
     )
 
     eval_every: int = Field(
@@ -435,6 +444,13 @@ class RunConfig(Table):
         owner, slash, rest = name.rpartition("/")  # a data set of the hub has an owner
         return f"{cls._plain_name(owner)}{slash}{cls._plain_name(rest)}"
 
+    @field_validator("device")
+    @classmethod
+    def _is_device(cls, name: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?|mps", name):
+            raise ValueError('should be "auto", "cpu", "cuda", "cuda:<n>" or "mps"')
+        return name
+
     @field_validator("uplink_budget")
     @classmethod
     def _is_budget(cls, text: str) -> str:
@@ -510,6 +526,15 @@ class RunConfig(Table):
             )
         if self.eval_finetune and not self.eval_clients:
             raise ValueError('eval-finetune needs clients that evaluate: set eval-clients = "all"')
+        if self.dtype == "float64" and (self.precision == "bf16" or self.device == "mps"):
+            key, plain = ("precision", "fp32") if self.precision == "bf16" else ("device", "cpu")
+            raise ValueError(
+                f'{key} = "{getattr(self, key)}" goes with float32 only: set dtype = "float32", or {key} = "{plain}"'
+            )
+        if self.compile and not self.batch_size:
+            raise ValueError(
+                "compile = true compiles the network for one size of batches: set batch-size, or compile = false"
+            )
         if self.facts and self.server_data:
             raise ValueError("facts stand in for the server's data: set server-data = false")
         if self.eval_train and not self.server_data:

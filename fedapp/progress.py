@@ -29,7 +29,7 @@ log = logging.getLogger("flwr")
 # What may change when a run continues: how long and where it runs, but not what it computes.
 MAY_CHANGE = {
     "num-rounds", "target-accuracy", "eval-every", "eval-train", "eval-clients", "eval-finetune", "checkpoint-every", "resume", "run-name",
-    "results-dir", "data-dir", "state-dir", "on-lost-state", "tensorboard", "tracker", "device", "round-timeout", "node-timeout", "min-clients",
+    "results-dir", "data-dir", "state-dir", "on-lost-state", "tensorboard", "tracker", "device", "compile", "round-timeout", "node-timeout", "min-clients",
     "dp.max-epsilon", "max-update-ratio", "require-all-clients", "node-partitions",
     "options",  # the keys that it carries are compared themselves
 }  # fmt: skip

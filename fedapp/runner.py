@@ -38,9 +38,10 @@ class EngineChoice:
     inline: bool
     workers: int
     address: str  # of a Ray cluster; empty: start Ray here
+    workers_per_gpu: int = 0  # 0: one, if the runs use GPUs
 
     @contextmanager
-    def start(self) -> Iterator[Callable[[RunConfig], "Grid"]]:
+    def start(self, configs: Sequence[RunConfig]) -> Iterator[Callable[[RunConfig], "Grid"]]:
         """Start the engine that all runs share; yield what makes a run's grid on it."""
         from fedapp import client_app, engine
         from fedapp.problems import make_problem
@@ -48,6 +49,7 @@ class EngineChoice:
         if self.inline:
             yield lambda config: engine.InlineGrid(client_app.app, config.flat())
             return
+        from fedapp.engine.placement import device_for_all
         from fedapp.engine.ray import RayGrid
         from fedapp.engine.ray_workers import RayWorkers
 
@@ -59,9 +61,22 @@ class EngineChoice:
                 workers, config.flat(), lambda c: work.samples(problem.objective(c).num_examples)
             )
 
+        device = device_for_all(config.device for config in configs)
+        started = RayWorkers(
+            self.workers, self.address, device=device, workers_per_gpu=self.workers_per_gpu
+        )
         # In this order: Ray sets its own handler of SIGTERM.
-        with RayWorkers(self.workers, self.address) as workers, sigterm_as_ctrl_c():
+        with started as workers, sigterm_as_ctrl_c():
+            if share := workers.placement.gpu_share:
+                print(f"{len(workers.actors)} workers, each with {share:.3g} of a GPU")
             yield ray_grid
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError if GPUs are to be shared without Ray, which deals them."""
+        if self.inline and self.workers_per_gpu:
+            raise ConfigError(
+                f"--workers-per-gpu = {self.workers_per_gpu} is for Ray's workers: use the engine ray, or leave it out."
+            )
 
 
 @dataclass(frozen=True)
@@ -229,7 +244,7 @@ def _run_in_turn(
     from fedapp.run_directory import set_partial_aside
 
     spent, ended = 0.0, 0
-    with engine.start() as make_grid:
+    with engine.start([config for _, config in runs]) as make_grid:
         for number, (plan, config) in enumerate(runs, 1):
             if len(runs) > 1:
                 left = spent / max(ended, 1) * (len(runs) - number + 1)

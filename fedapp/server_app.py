@@ -13,6 +13,7 @@ from fedapp import agreement, building, memory
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
 from fedapp.config import RunConfig
 from fedapp.console import RunConsole
+from fedapp.devices import find_device
 from fedapp.engine import InlineGrid
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import ConfigError, log_as_one_sentence
@@ -71,6 +72,8 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
             directory.old_until,
         )
         notes = workspace.notes + agreement.notes(config) + building.notes(strategy)
+        if config.device == "auto":
+            notes.append(f'device = "auto": this process uses {find_device("auto")}.')
         size, attendance = strategy.x.size, strategy.attendance
         progress = directory.progress(config)
         if config.resume and progress.complete:

@@ -24,6 +24,7 @@ from ray.exceptions import RayActorError
 from fedapp.doors import given_for, register
 from fedapp.engine.local import RUN_ID
 from fedapp.engine.own_ray import OwnRay
+from fedapp.engine.placement import place
 from fedapp.engine.transfer import (
     Buffer,
     Inbox,
@@ -131,10 +132,18 @@ class Worker:
 
 
 class RayWorkers:
-    """W workers, on this machine or on a Ray cluster, which serve any number of runs."""
+    """W workers, on this machine or on a Ray cluster, which serve any number of runs.
+
+    `device` is what the runs ask for: with "auto" or "cuda", the workers share the GPUs that Ray sees.
+    """
 
     def __init__(
-        self, count: int = 0, address: str = "", app: str = "fedapp.client_app:app"
+        self,
+        count: int = 0,
+        address: str = "",
+        app: str = "fedapp.client_app:app",
+        device: str = "cpu",
+        workers_per_gpu: int = 0,
     ) -> None:
         self._app = app
         self.shares_disk = not address  # clients' states are on a disk that the server sees
@@ -151,14 +160,16 @@ class RayWorkers:
             except BaseException:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 raise
-        available = int(ray.cluster_resources().get("CPU", 1))
-        if count > available:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        try:
+            self.placement = place(count, device, workers_per_gpu, nodes)
+        except ConfigError:
             self.close()
-            raise ConfigError(
-                f"--workers = {count} is more than the {available} CPUs that Ray sees."
-            )
-        self._remote = ray.remote(Worker).options(num_cpus=1, scheduling_strategy="SPREAD")
-        self.actors = [self._start_worker() for _ in range(count or available)]
+            raise
+        self._remote = ray.remote(Worker).options(
+            num_cpus=1, num_gpus=self.placement.gpu_share, scheduling_strategy="SPREAD"
+        )
+        self.actors = [self._start_worker() for _ in range(self.placement.workers)]
 
     def _start_ray(self, address: str) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns

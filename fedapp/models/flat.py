@@ -14,6 +14,11 @@ from fedapp.errors import ConfigError
 from fedapp.models.networks import statistics
 
 
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Return a tensor that was computed in half precision as float32; others as they are."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 class FlatModel:
     """One network that can be bound to any parameter vector.
 

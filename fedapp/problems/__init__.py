@@ -34,6 +34,8 @@ _KEYS = [
     "lora",
     "device",
     "dtype",
+    "precision",
+    "compile",
     "batch_size",
     "weighting",
     "eval_train",
@@ -49,8 +51,7 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Federate
 
     With a `shard`, it is the problem of a node that has its own data.
     """
-    import torch
-
+    from fedapp.devices import find_device, full_memory_as
     from fedapp.threads import one_thread
 
     one_thread()  # also where another thread has built it: this one is about to compute
@@ -64,30 +65,37 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Federate
             f"dataset = {config.dataset!r} is a function, and a node's own data are files: take data-dir out of the node's "
             "config, or set dataset to a name in it."
         )
-    try:
-        torch.empty(0, device=config.device)
-    except (RuntimeError, AssertionError):
-        raise ConfigError(f'device = {config.device!r} is not there: use "cpu".') from None
+    if not kind_of(config).is_network and (config.precision != "fp32" or config.compile):
+        raise ConfigError(
+            'This problem is not a network: set precision = "fp32" and compile = false.'
+        )
+    device = str(find_device(config.device))
+    if device != config.device:
+        config = config.model_copy(update={"device": device})
     tables = [name for kind in KINDS for name in kind.tables if hasattr(config, name)]
     values = {key: getattr(config, key) for key in (*_KEYS, *tables)}
     if is_outside(config.problem) or is_outside(config.dataset):  # they may read any key
         relevant = config
     else:
         relevant = type(config)(**values, clients_per_round=1)
-    return _make_problem(relevant, shard, times_given())
+    with full_memory_as(ConfigError):
+        return _make_problem(relevant, shard, times_given())
 
 
 def rehearse(
     config: "RunConfig", problem: "FederatedProblem", client: int = 0, with_test_data: bool = True
 ) -> None:
-    """Load a client's data and, if the network or the problem is a user's, train and evaluate on a batch.
+    """Load a client's data and, if the network or the problem is a user's or is compiled, train and evaluate on a batch.
 
     What is wrong with either is reported before anything has started.
     """
     problem.objective(client)
     users = is_outside(config.model) or is_outside(config.problem)
-    if users and hasattr(problem, "rehearse"):  # it is a network
-        problem.rehearse(client, with_test_data)
+    if (users or config.compile) and hasattr(problem, "rehearse"):  # it is a network
+        from fedapp.devices import full_memory_as
+
+        with full_memory_as(ConfigError):
+            problem.rehearse(client, with_test_data)
 
 
 @lru_cache(maxsize=1)

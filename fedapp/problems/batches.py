@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedapp.config import LocalWork
 from fedapp.randomness import Generator
@@ -24,3 +26,13 @@ def shuffled_batches(
             order = rng.permutation(indices)
         start = step % per_pass * size
         yield order[max(min(start, count - least), 0) : start + size]
+
+
+def take_rows(array: Tensor, rows: Tensor | slice, pinned: bool = False) -> Tensor:
+    """Return some rows of an array; in pinned memory, which a GPU reads while the CPU goes on, if that is asked for."""
+    if isinstance(rows, slice):
+        return array[rows].pin_memory() if pinned else array[rows]
+    if not pinned:
+        return array.index_select(0, rows)  # several times as fast as indexing
+    taken = torch.empty((len(rows), *array.shape[1:]), dtype=array.dtype, pin_memory=True)
+    return torch.index_select(array, 0, rows, out=taken)

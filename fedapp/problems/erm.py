@@ -120,7 +120,7 @@ class LinearERM:
         value, gradient = self.loss_gradient(at, self.rows, self.signs, self._weights)
         figures = {
             "test_loss": float(test_loss),
-            "test_accuracy": float(((signs * (rows @ at)) > 0).double().mean()),
+            "test_accuracy": float(((signs * (rows @ at)) > 0).cpu().double().mean()),
             "objective": float(value),
             "squared_gradient": float(gradient @ gradient),
         }

@@ -31,7 +31,7 @@ class ClassMeasures:
         if self._by_sample:
             found["targets"] = targets.cpu().numpy()
         if "auc" in self.names:
-            found["scores"] = outputs.double().softmax(1).cpu().numpy()
+            found["scores"] = outputs.cpu().double().softmax(1).numpy()
         if "f1" in self.names:
             found["chosen"] = outputs.argmax(1).cpu().numpy()
         return found
@@ -61,7 +61,7 @@ class NumberMeasures:
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> dict[str, Any]:
         """Return a batch's squared error and its errors."""
-        errors = (outputs.double() - targets.double()).cpu().numpy()
+        errors = (outputs.cpu().double() - targets.cpu().double()).numpy()
         return {"loss": float(np.square(errors).sum()), "errors": errors}
 
     def combined(self, parts: Sequence[dict[str, Any]], count: int) -> dict[str, float]:

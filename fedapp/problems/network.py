@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -14,19 +15,22 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedapp.config import LocalWork, RunConfig
 from fedapp.data import Facts
 from fedapp.data.augmentation import Augmented, augmented_batches
+from fedapp.devices import full_memory_as
 from fedapp.doors import is_outside, user_code
-from fedapp.errors import ConfigError
-from fedapp.models.flat import FlatModel
+from fedapp.errors import ConfigError, RunError
+from fedapp.models.compiled import compiled, compiler_errors
+from fedapp.models.flat import FlatModel, at_least_float32
 from fedapp.models.frozen import FrozenPart
 from fedapp.models.networks import layout_of
 from fedapp.models.outside import seeded
 from fedapp.models.partial import select
-from fedapp.problems.batches import shuffled_batches
+from fedapp.problems.batches import shuffled_batches, take_rows
 from fedapp.problems.problem import Batch, Data, Indices, Problem, Rows
 from fedapp.problems.protocols import Loss, Vector
 from fedapp.randomness import Generator, generator, torch_seed
 
 EVALUATION_BATCH = 1000
+NOTHING = nullcontext()
 
 
 def as_rows(data: Data, what: str) -> Rows:
@@ -58,6 +62,8 @@ class NetworkProblem:
         self.problem = problem
         self.config = config
         self.device = torch.device(config.device)
+        self._pins = self.device.type == "cuda"  # batches wait for the GPU in pinned memory
+        self._mixed = config.precision == "bf16"
         self.dtype: torch.dtype = getattr(torch, config.dtype)
         with seeded(torch_seed(config.seed, "model")):
             network = problem.model()
@@ -86,7 +92,8 @@ class NetworkProblem:
 
     def _typed(self, tensor: Tensor) -> Tensor:
         """Return a tensor on the device; real numbers, and only those, have the run's type."""
-        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
+        there = tensor.to(self.device, non_blocking=self._pins)
+        return there.to(self.dtype if there.is_floating_point() else there.dtype)
 
     @cached_property
     def second(self) -> FlatModel:
@@ -132,8 +139,8 @@ class NetworkProblem:
         """Return training samples by their rows; several gradients on one batch gather it once."""
         if batch is not self._gathered[0]:
             rows = batch.rows if isinstance(batch, Augmented) else batch
-            chosen = torch.from_numpy(rows)  # index_select is several times as fast as indexing
-            taken = [a.index_select(0, chosen) for a in arrays]
+            chosen = torch.from_numpy(rows)
+            taken = [take_rows(a, chosen, self._pins) for a in arrays]
             if isinstance(batch, Augmented):
                 taken[0] = batch.augment(taken[0])
             self._gathered = batch, self._prepared(taken)
@@ -145,15 +152,47 @@ class NetworkProblem:
         return self.problem.prepare(tuple(map(self._typed, tensors)))
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return the problem's mean loss on a batch."""
+        """Return the problem's mean loss on a batch, to train by."""
+        if self.config.compile and len(batch[-1]) == self.config.batch_size:
+            module = self._compiled
         return self.problem.loss(self._outputs(module, batch), batch)
+
+    @cached_property
+    def _compiled(self) -> nn.Module:
+        """The network, compiled for batches of `batch-size`.
+
+        Shorter ones are computed by the network as it is: each size would take seconds to compile, and torch would
+        choose code by the sizes that this process has seen, so that bits would depend on who trained here before.
+        """
+        return compiled(self.model.module)
+
+    def compiler_errors(self) -> AbstractContextManager[object]:
+        """Return a context in which what goes wrong with compiling is one sentence."""
+        return compiler_errors() if self.config.compile else NOTHING
 
     def _outputs(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the network's outputs; errors in a user's network are reported as the user's."""
-        if not is_outside(self.config.model):
-            return self.problem.predict(module, batch)
-        with user_code("model", self.config.model, "computing its outputs"):
-            return self.problem.predict(module, batch)
+        name = self.config.model
+        told = user_code("model", name, "computing its outputs") if is_outside(name) else NOTHING
+        with told, self.lowered():
+            return self.widened(self.problem.predict(module, batch))
+
+    def lowered(self) -> AbstractContextManager[object]:
+        """Return a context in which networks compute in the run's precision."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self._mixed else NOTHING
+
+    def widened(self, outputs: Tensor) -> Tensor:
+        """Return a network's outputs as losses and metrics need them: in float32 if the network computes in bf16."""
+        return at_least_float32(outputs) if self._mixed else outputs
+
+    def in_precision(self, loss: Loss) -> Loss:
+        """Return a loss that looks into the network, which computes in the run's precision there."""
+
+        def lowered(module: nn.Module, batch: Batch) -> Tensor:
+            with self.lowered():
+                return loss(module, batch)
+
+        return lowered if self._mixed else loss
 
     @cached_property
     def least_batch(self) -> int:
@@ -204,6 +243,10 @@ class NetworkProblem:
 
     def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
         """Return the metrics on the test set and, with eval-train, f(x): the loss on the clients' samples."""
+        with full_memory_as(RunError):
+            return self._evaluate(x, buffers)
+
+    def _evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
         self._load(x, buffers)
         figures: dict[str, float] = {}
         if (test := self.problem.test_data()) is not None:
@@ -237,10 +280,8 @@ class NetworkProblem:
         with seeded(torch_seed(self.config.seed, "evaluation")):  # for networks that draw numbers
             for start in range(0, count, EVALUATION_BATCH):
                 part = slice(start, start + EVALUATION_BATCH)
-                taken = [
-                    a[part] if chosen is None else a.index_select(0, chosen[part]) for a in arrays
-                ]
-                batch = self._prepared(taken)
+                taking = part if chosen is None else chosen[part]
+                batch = self._prepared([take_rows(a, taking, self._pins) for a in arrays])
                 parts.append(problem.metrics(self._outputs(module, batch), batch))
         return problem.combine(parts, count)
 
@@ -273,12 +314,16 @@ class ClientSamples:
         self, y: Tensor, batch: Indices | Augmented, loss: Loss | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return loss and gradient on a batch of rows."""
-        samples = self.problem.gather(self.arrays, batch)
-        return self.problem.model.loss_gradient(y, samples, loss or self.problem.loss)
+        problem = self.problem
+        samples = problem.gather(self.arrays, batch)
+        with problem.compiler_errors():
+            if loss is None:
+                return problem.model.loss_gradient(y, samples, problem.loss)
+            return problem.model.loss_gradient(y, samples, problem.in_precision(loss))
 
     def criterion(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return the problem's loss of a network's outputs."""
-        return self.problem.problem.loss(outputs, batch)
+        return self.problem.problem.loss(self.problem.widened(outputs), batch)
 
     @torch.no_grad()
     def representation(self, y: Tensor, batch: Indices | Augmented) -> Tensor:
@@ -287,9 +332,10 @@ class ClientSamples:
         model.bind(y)
         model.module.train()
         inputs = self.problem.gather(self.arrays, batch)[:-1]
-        z: Tensor = model.module.representation(*inputs)  # type: ignore[operator]
+        with self.problem.lowered():
+            z: Tensor = model.module.representation(*inputs)  # type: ignore[operator]
         self.buffers.copy_(statistics)
-        return z
+        return self.problem.widened(z)
 
     def frozen(self, x: Tensor) -> nn.Module:
         """Return the problem's second network, at x, with the statistics that came with it."""

@@ -42,6 +42,8 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
                 "warmup_rounds": 2,
                 "clip_gradient": 0.5,
                 "augmentation": "resize-crop",
+                "precision": "bf16",
+                "device": "auto",
             },
             2,
         ),
