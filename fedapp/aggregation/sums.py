@@ -22,6 +22,7 @@ WIDTH = 36  # bits between one grid and the next
 MOST = 1 << 18  # vectors in one sum: their slices stay below 2^53 steps of their grid
 LOWEST = -24  # grid of the largest number; finer ones would leave float64's range
 CHUNK = 1 << 14  # numbers that are cut at a time, so that they stay in the processor's cache
+LONG = 1 << 16  # numbers for which the compiled loop is worth its start
 Sum = NDArray[np.float64]
 # Types of vectors, by the number of grids of their sums
 DTYPES: dict[int, np.dtype[Any]] = {2: np.dtype(np.float32), 3: np.dtype(np.float64)}
@@ -55,6 +56,12 @@ class ExactSum:
 
     def _add_part(self, part: NDArray[Any], start: int, times: int, over: int) -> None:
         shifts = [1.5 * 2.0 ** (52 + WIDTH * (self.top - k)) for k in range(len(self.slices))]
+        if len(part) >= LONG and len(shifts) == 2:
+            from fedapp.aggregation.cutting import add_two  # which imports numba
+
+            coarse, fine = self.slices[:, start : start + len(part)]
+            add_two(part, coarse, fine, shifts[0], shifts[1], float(times), float(over))
+            return
         buffer = np.empty(min(CHUNK, len(part)))
         for begin in range(0, len(part), CHUNK):
             rest = part[begin : begin + CHUNK].astype(np.float64)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clients.averaging import FedAvgClient
 from fedapp import client_app, registry, rounds, server_app
-from fedapp.aggregation import PER_STEP, Sums
+from fedapp.aggregation import PER_STEP, Sums, sums
 from fedapp.aggregation.sums import ExactSum
 from fedapp.algorithm import Algorithm
 from fedapp.building import make_strategy
@@ -94,21 +94,36 @@ def test_weights_steps_and_places_enter_the_sum() -> None:
     rows = rng.standard_normal((3, 10)).astype(np.float32)
     places = [(slice(0, 4), slice(6, 12)), (slice(4, 6), slice(4, 12)), (slice(2, 12),)]
     updates = [Update(c, {"u": rows[c]}, 2 + c, 1 + c, 0.0) for c in range(3)]
-    sums = Sums(["u", "u" + PER_STEP], 12, weighted=True)
+    added = Sums(["u", "u" + PER_STEP], 12, weighted=True)
     expected = np.zeros((2, 12))
     for update, parts in zip(updates, places, strict=True):
-        sums.add(update, parts)
+        added.add(update, parts)
         start = 0
         for part in parts:
             piece = update["u"][start : (start := start + part.stop - part.start)].astype(float)
             expected[0, part] += update.num_examples * piece
             expected[1, part] += update.num_examples * piece / update.steps
-    np.testing.assert_allclose(sums.exact["u"].total(), expected[0], rtol=1e-9)
-    np.testing.assert_allclose(sums.exact["u" + PER_STEP].total(), expected[1], rtol=1e-9)
+    np.testing.assert_allclose(added.exact["u"].total(), expected[0], rtol=1e-9)
+    np.testing.assert_allclose(added.exact["u" + PER_STEP].total(), expected[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("times", "over"), [(1, 1), (7, 1), (7, 3)])
+def test_the_compiled_loop_gives_the_same_bits(
+    times: int, over: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [np.tile(row, 40) for row in vectors(5, 6, "float32")]
+    totals = []
+    for long in (1 << 60, 1):
+        monkeypatch.setattr(sums, "LONG", long)
+        exact = ExactSum(rows[0].size, rows[0].dtype)
+        for row in rows:
+            exact.add(row, times=times, over=over)
+        totals.append(exact.total().tobytes())
+    assert totals[0] == totals[1]
 
 
 def test_what_is_no_sum_of_these_vectors_is_refused() -> None:
-    sums = Sums(["u"], SIZE, weighted=False)
+    added = Sums(["u"], SIZE, weighted=False)
     good = np.zeros((2, SIZE))
     wrong: list[tuple[Any, Any]] = [
         ({"v": good}, {"v": [0, 1]}),
@@ -119,9 +134,9 @@ def test_what_is_no_sum_of_these_vectors_is_refused() -> None:
     ]
     for slices, heads in wrong:
         with pytest.raises(WireError, match=r"it has sums|its sum of"):
-            sums.merge_packed((slices, heads))
-    sums.merge_packed(({"u": good}, {"u": [0, 1]}))
-    assert sums.count == 1
+            added.merge_packed((slices, heads))
+    added.merge_packed(({"u": good}, {"u": [0, 1]}))
+    assert added.count == 1
 
 
 # Whole runs: nodes that add up against nodes that send every client's update.
