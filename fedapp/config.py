@@ -325,6 +325,11 @@ class RunConfig(Table):
     device: str = Field(
         "cpu", description='"cpu", "cuda" or "cuda:<n>": where training and evaluation compute'
     )
+    vectorize: int = Field(
+        0,
+        ge=0,
+        description="small models: this many clients of a node or worker train side by side, their gradients computed at once; 0: one after the other. See docs/engines.md",
+    )
 
     eval_every: int = Field(
         1, ge=1, description="rounds between evaluations; the last round is always evaluated"
