@@ -29,7 +29,7 @@ class Needs:
     all_clients: bool = False
     every_update: bool = False  # a round with fewer is repeated
     no_server_lr: bool = False
-    network: bool = False  # the method looks into a network
+    network: bool = False  # the method looks into a network; its clients train one after the other
     classes: bool = False  # the method compares distributions over classes
     unbiased_compressor: bool = False
     no_error_feedback: str = ""
@@ -67,6 +67,10 @@ class Needs:
             raise ConfigError(f'{self.plain_sgd}: set client-optimizer = "sgd".')
         if self.no_clipping and config.clip_gradient:
             raise ConfigError(f"{self.no_clipping}: set clip-gradient = 0.")
+        if self.network and config.vectorize:
+            raise ConfigError(
+                f"{name} has a loss that looks into the network, which vectorize does not compute: set vectorize = 0."
+            )
 
     def in_words(self) -> list[str]:
         """Return the needs as a list for people."""
@@ -82,6 +86,7 @@ class Needs:
             "no error feedback": self.no_error_feedback,
             "plain SGD": self.plain_sgd,
             "no gradient clipping": self.no_clipping,
+            "clients one after the other (vectorize = 0)": self.network,
         }
         return [word for word, needed in words.items() if needed]
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from flwr.serverapp import Grid
 
-from fedapp import aggregation, downlink, feedback
+from fedapp import aggregation, downlink, feedback, vectorized
 from fedapp.agreement import with_facts
 from fedapp.algorithm import Algorithm
 from fedapp.compression.budgeted import Budgeted
@@ -62,6 +62,7 @@ def check(config: RunConfig, problem: Start) -> None:
         raise ConfigError(
             f'augmentation = "{config.augmentation}" is for networks that are trained on images: set augmentation = "none".'
         )
+    vectorized.check(config, problem)
     mean_rule = algorithm.strategy.rule_is_a_mean
     aggregation.check(config, mean_rule)
     feedback.check(config, mean_rule)

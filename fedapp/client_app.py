@@ -1,10 +1,10 @@
 """The ClientApp: from a message to the clients that this node hosts, and back."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ from fedapp.state import (
     StateStore,
 )
 from fedapp.tables import Table, Value
+from fedapp.vectorized import Asking, in_groups
 from fedapp.wire import Arrays, EvaluationRequest, Invitation, Report, Update
 
 log = logging.getLogger("flwr")
@@ -126,6 +127,9 @@ def train(message: Message, context: Context) -> Message:
         privacy = node_privacy(config)
         privacy.demand(algorithm, problem)
         spent = privacy.charge(context, [c for c in invitation.accepted if c in hosted])
+        train_client = round_.trainings(
+            c for c in invitation.accepted if c in hosted and c not in spent
+        )
     except (ConfigError, LacksFrozenError, ReceivedError) as error:
         return _all_refused(message, invitation.accepted, error)
     answer = Answer(content, invitation, problem.layout, config)
@@ -136,7 +140,7 @@ def train(message: Message, context: Context) -> Message:
             if client in spent:
                 raise budget.BudgetError(spent[client])
             with full_memory_as(GpuMemoryError):
-                update = round_.train(client)
+                update = train_client[client]()
             answer.add(privacy.shown(update))
         except (StateError, budget.BudgetError) as error:
             log.error("Client %d failed in round %d: %s", client, invitation.round, error)
@@ -320,11 +324,20 @@ class _Round:
         """The algorithm's own keys."""
         return self.config.table(self.algorithm.options)
 
+    def trainings(self, clients: Iterable[int]) -> dict[int, Callable[[], Update]]:
+        """Return for each client the function that trains it, if it was not trained with others before it."""
+        trainings = {client: partial(self.train, client) for client in clients}
+        if not self.config.vectorize:
+            return {**trainings}
+        return in_groups(trainings, self.config, self.problem)
+
     def train(self, client: int) -> Update:
         """Train one client; its state is saved before its update may leave."""
         invitation, stateful = self.invitation, keeps_state(self.config)
         remembered = self._load(client) if stateful else {}
         objective = self.problem.objective(client)
+        if self.config.vectorize:
+            objective = Asking(objective)
         device = objective.buffers.device
         state = {name: torch.tensor(a, device=device) for name, a in (remembered or {}).items()}
         trainee = self.algorithm.client(
@@ -338,11 +351,16 @@ class _Round:
         )
         received = invitation.shared | invitation.per_client.get(client, {})
         buffers = received.pop("buffers")
-        seed = torch_seed(self.config.seed, "forward", invitation.round, client)
-        with seeded(seed):  # for networks that draw random numbers, such as dropout's
+        with self._seeded(client):
             update = trainee.train(received, buffers)
         digest = self._save(client, trainee.state) if stateful else NO_DIGEST
         return replace(update, state_lost=remembered is None, state_digest=digest)
+
+    def _seeded(self, client: int) -> AbstractContextManager[None]:
+        """Seed torch's generator for networks that draw random numbers, such as dropout's; those that vectorize do not."""
+        if self.config.vectorize:
+            return nullcontext()
+        return seeded(torch_seed(self.config.seed, "forward", self.invitation.round, client))
 
     def _load(self, client: int) -> Arrays | None:
         """Return a client's state; None if it is lost, or damaged and all states are to restart together."""

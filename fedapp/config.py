@@ -334,6 +334,11 @@ class RunConfig(Table):
         False,
         description="torch.compile the network for training on batches of batch-size; needs a C++ compiler where clients train",
     )
+    vectorize: int = Field(
+        0,
+        ge=0,
+        description="small models: this many clients of a node or worker train side by side, their gradients computed at once; 0: one after the other. See docs/engines.md",
+    )
 
     eval_every: int = Field(
         1, ge=1, description="rounds between evaluations; the last round is always evaluated"

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,8 +19,16 @@ from fedapp.errors import ConfigError
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch's generator for a while, and leave it as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        if _has_cuda():
+            torch.manual_seed(seed)
+        else:  # the same for the CPU; torch.manual_seed would format a traceback for each kind of device that is not there
+            torch.default_generator.manual_seed(seed)
         yield
+
+
+@cache
+def _has_cuda() -> bool:
+    return torch.cuda.is_available()
 
 
 def outside_model(name: str, facts: Facts | None) -> nn.Module:

@@ -112,9 +112,9 @@ class ClientQuadratic:
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Tensor]:
         """Yield one draw of gradient noise for each step."""
-        for _ in range(work.num_steps(self.num_examples)):
-            draw = rng.standard_normal(len(self.b)) if self.noise else np.zeros(len(self.b))
-            yield torch.tensor(self.noise * draw, dtype=self.b.dtype)
+        shape = work.num_steps(self.num_examples), len(self.b)
+        draws = rng.standard_normal(shape) if self.noise else np.zeros(shape)
+        yield from torch.tensor(self.noise * draws, dtype=self.b.dtype).unbind()
 
     def loss_gradient(self, y: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Return f_i(y) and A_i (y - b_i) + noise."""
