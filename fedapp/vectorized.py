@@ -35,7 +35,7 @@ def check(config: RunConfig, problem: object) -> None:
         )
     if config.precision != "fp32" or config.compile:
         raise ConfigError(
-            'vectorize computes in float32, by itself: set precision = "fp32" and compile = false, or vectorize = 0.'
+            'vectorize computes in float32, by itself: set vectorize = 0, or precision = "fp32" and compile = false.'
         )
     if config.augmentation != "none":
         raise ConfigError('vectorize does not augment images: set augmentation = "none".')

@@ -133,6 +133,8 @@ def test_what_one_client_asks_wrongly_fails_and_does_not_hang() -> None:
         ("fedavg", {"trainable": "head"}, "not trained"),
         ("fedavg", {"lora__rank": 2}, "this one has others"),
         ("fedavg", {"augmentation": "crop-flip"}, "augment"),
+        ("fedavg", {"precision": "bf16"}, "float32"),
+        ("fedavg", {"compile": True}, "by itself"),
     ],
 )
 def test_what_cannot_be_computed_at_once_is_refused(
