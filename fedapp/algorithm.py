@@ -105,6 +105,11 @@ def _undamped(config: RunConfig, compressor: Compressor, size: int) -> float:
     return 1.0
 
 
+def _nothing_held(config: RunConfig) -> int:
+    """Return 0: the server's own state is a few vectors."""
+    return 0
+
+
 def _no_advice(config: RunConfig, compressor: Compressor, size: int) -> list[str]:
     """Return no advice."""
     return []
@@ -118,6 +123,7 @@ class Algorithm:
     such as gradma-w share one, and `unread` are the keys in it that this variant ignores. `check` raises ConfigError if
     options do not fit the config. `notes` are told before the first round, and so is `advice` about a compressor, for a
     model of some size. `damping` is what such errors of the compressor are multiplied by that the method feeds back.
+    `held` is how many clients' updates the server keeps from round to round.
     """
 
     name: str
@@ -135,6 +141,7 @@ class Algorithm:
     feedback: Callable[[RunConfig], bool] = _error_feedback
     damping: Callable[[RunConfig, Compressor, int], float] = _undamped
     advice: Callable[[RunConfig, Compressor, int], list[str]] = _no_advice
+    held: Callable[[RunConfig], int] = _nothing_held
 
     def __post_init__(self) -> None:
         """Name the table after the algorithm."""

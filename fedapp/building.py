@@ -15,6 +15,7 @@ from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
 from fedapp.keywords import as_config
 from fedapp.ledger import Place
+from fedapp.memory import demand_server_memory
 from fedapp.models.frozen import frozen_part_of
 from fedapp.privacy import node_privacy, server_privacy
 from fedapp.problems import kind_of, make_problem
@@ -65,7 +66,7 @@ def check(config: RunConfig, problem: Start) -> None:
     mean_rule = algorithm.strategy.rule_is_a_mean
     aggregation.check(config, mean_rule)
     feedback.check(config, mean_rule)
-    _, buffers = problem.initial()
+    x, buffers = problem.initial()
     privacy = server_privacy(config)
     privacy.demand(mean_rule, buffers.size)
     downlink.check(config, privacy.hides_participants)
@@ -74,6 +75,7 @@ def check(config: RunConfig, problem: Start) -> None:
     if isinstance(compressor, Budgeted) and _sends_all(algorithm):
         compressor.rehearse(problem.layout.size)
     algorithm.check(config)
+    demand_server_memory(algorithm, config, compressor, problem.layout.size, x.itemsize)
 
 
 def _sends_all(algorithm: Algorithm) -> bool:

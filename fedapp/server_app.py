@@ -14,17 +14,19 @@ from fedapp.checkpoint import Checkpoints, CheckpointWriter
 from fedapp.config import RunConfig
 from fedapp.console import RunConsole
 from fedapp.engine import InlineGrid
+from fedapp.engine.local import LocalGrid
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import ConfigError, log_as_one_sentence
 from fedapp.evaluation import demand_held_out
 from fedapp.files import writable_directory
+from fedapp.memory import demand_client_memory
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem, rehearse
 from fedapp.problems.outline import server_shard
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.progress import Progress
-from fedapp.registry import find_algorithm
+from fedapp.registry import find_algorithm, keeps_state
 from fedapp.rounds import run_rounds
 from fedapp.rounds_file import read_rounds
 from fedapp.run_directory import RunDirectory
@@ -104,6 +106,8 @@ def _check_places(grid: Grid, config: RunConfig, problem: FederatedProblem) -> N
             rehearse(config, problem)
         if config.state_dir:
             writable_directory("state-dir", config.state_dir)
+        elif keeps_state(config) and not config.checkpoint_every and isinstance(grid, LocalGrid):
+            demand_client_memory(config, problem.layout.size, problem.initial()[0].itemsize)
     find_trackers(config)
 
 

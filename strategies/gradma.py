@@ -50,8 +50,7 @@ class GradMA(FederatedStrategy[Options]):
 
     def setup(self) -> None:
         """Start without momentum, and with an empty memory."""
-        N, S = self.config.num_clients, self.config.clients_per_round
-        self.memory_size = self.options.memory_size or min(N, max(S, DEFAULT_MEMORY))
+        self.memory_size = memory_size(self.config)
         self.m = np.zeros_like(self.x)
         scope = self.layout.tensors if self.options.scope == "layer" else (self.x.size,)
         self.D = Memory(self.memory_size, scope, self.x.dtype)
@@ -105,6 +104,12 @@ class GradMA(FederatedStrategy[Options]):
         self.counter = dict(zip(clients, memory["counter"].tolist(), strict=True))
 
 
+def memory_size(config: RunConfig) -> int:
+    """Return how many clients have a slot in the memory."""
+    N, S = config.num_clients, config.clients_per_round
+    return config.table(Options).memory_size or min(N, max(S, DEFAULT_MEMORY))
+
+
 def check_memory(config: RunConfig) -> None:
     """Refuse a memory that does not hold a round's clients, or holds more than there are."""
     N, S = config.num_clients, config.clients_per_round
@@ -128,6 +133,7 @@ ALGORITHM = Algorithm(
     needs=PROJECTED,
     stateful=True,
     check=check_memory,
+    held=memory_size,
 )
 WORKER = Algorithm(
     "gradma-w",
@@ -148,4 +154,5 @@ SERVER = Algorithm(
     options=Options,
     table="gradma",
     check=check_memory,
+    held=memory_size,
 )
