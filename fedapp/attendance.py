@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedapp.wire import Arrays
 
 NAMED = 8  # clients that are named in a line
-MOST_IN_FULL = 10_000  # clients whose counts a checkpoint holds all, as older versions read them
+MOST_IN_FULL = 1_000  # clients whose counts a checkpoint holds all, as older versions read them
 Clients = NDArray[np.int64]
 
 

@@ -19,14 +19,15 @@ class ClientNumbers(Mapping[int, int]):
 
     def put(self, clients: Any, numbers: Any) -> None:
         """Set the numbers of some clients, or one number for all of these."""
-        places = np.asarray(clients, np.int64)
-        if not places.size:
+        places, values = np.asarray(clients, np.int64), np.asarray(numbers, np.int64)
+        if not values.any():  # which takes no memory
+            self._numbers[places[places < len(self._numbers)]] = 0
             return
-        if (needed := int(places.max()) + 1) > len(self._numbers):
+        if (needed := int(places.max(initial=-1)) + 1) > len(self._numbers):
             grown = np.zeros(max(needed, 2 * len(self._numbers)), np.int64)
             grown[: len(self._numbers)] = self._numbers
             self._numbers = grown
-        self._numbers[places] = numbers
+        self._numbers[places] = values
 
     def at(self, clients: Sequence[int] | Numbers) -> Numbers:
         """Return the numbers of some clients."""
