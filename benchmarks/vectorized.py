@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.rounds import write_random_data
+from benchmarks.contestants import write_random_data
 from benchmarks.workloads import MNIST, Workload
 from fedapp import client_app
 from fedapp.building import make_strategy
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=cache_dir() / "benchmarks")
     arguments = parser.parse_args()
     os.environ["FEDAPP_CACHE"] = str(arguments.cache)  # nothing here touches a user's data
-    write_random_data(Workload("", "logreg", MNIST, CLIENTS, CLIENTS))
+    write_random_data(Workload("", "logreg", MNIST, CLIENTS, CLIENTS, arguments.rounds))
     rows = []
     for work in arguments.only:
         print(f"{work} ...", flush=True)

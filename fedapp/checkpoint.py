@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from fedapp.client_numbers import ClientNumbers
 from fedapp.errors import ConfigError
 from fedapp.files import (
     DamagedFileError,
@@ -36,7 +37,7 @@ from fedapp.ledger import accepted_states
 from fedapp.manifest import CHECKPOINTS
 from fedapp.observers import Observer
 from fedapp.rounds_file import Record
-from fedapp.state import DirectoryStore, StateError
+from fedapp.state import NO_DIGEST, DirectoryStore, StateError
 from fedapp.strategy import FederatedStrategy
 from fedapp.wire import Arrays
 
@@ -83,7 +84,7 @@ class Checkpoints:
         self.old_until = old_until
         self.identity, self.config, self.states = identity, dict(config or {}), states
         # client -> tag of its state that is known to be on the disk
-        self._synced: dict[int, int] = {}
+        self._synced = ClientNumbers()
 
     def paths(self) -> list[Path]:
         """Return the files, the newest first."""
@@ -197,20 +198,22 @@ class Checkpoints:
 
     def _sync_states(self, saved: Arrays) -> NDArray[np.int64]:
         """Wait until the states that a checkpoint will name are on the disk; return whose are on this one."""
-        here: dict[int, int] = {}
-        if self.states:
-            for client, (tag, _) in accepted_states(saved).items():
-                path = self.states.path(client, tag)
-                with suppress(FileNotFoundError):  # that node keeps them elsewhere
-                    if self._synced.get(client) != tag:
-                        fsync(path)
-                        fsync(path.parent)
-                    here[client] = tag
-            if here.items() - self._synced.items():
-                fsync(self.states.directory)
-                fsync(self.states.directory.parent)
-            self._synced = here
-        return np.array(sorted(here), np.int64)
+        if not self.states:
+            return np.zeros(0, np.int64)
+        clients, tags, _ = accepted_states(saved)
+        here = self._synced.at(clients) == tags
+        new = False
+        for place in np.flatnonzero(~here).tolist():
+            path = self.states.path(int(clients[place]), int(tags[place]))
+            with suppress(FileNotFoundError):  # that node keeps them elsewhere
+                fsync(path)
+                fsync(path.parent)
+                here[place] = new = True
+        if new:
+            fsync(self.states.directory)
+            fsync(self.states.directory.parent)
+        self._synced = ClientNumbers(clients[here], tags[here])
+        return np.sort(clients[here])
 
     def _check_frozen(self, restored: Restored, strategy: FederatedStrategy[Any]) -> None:
         """Refuse to continue with a network whose frozen part is another one."""
@@ -224,9 +227,10 @@ class Checkpoints:
         """Refuse a checkpoint whose clients' states are not all there as they were."""
         if not self.states:
             return
-        accepted = accepted_states(saved)
-        for client in saved[HERE].tolist() if HERE in saved else accepted:
-            tag, digest = accepted[client]
+        clients, tags, digests = accepted_states(saved)
+        tag_of, digest_of = ClientNumbers(clients, tags), ClientNumbers(clients, digests)
+        for client in saved[HERE].tolist() if HERE in saved else clients.tolist():
+            tag, digest = tag_of[client], digest_of.get(client, NO_DIGEST)
             state = self.states.path(client, tag)
             try:
                 if self.states.load(client, tag, digest) is None:

@@ -66,7 +66,7 @@ def query(message: Message, context: Context) -> Message:
         sent = ", ".join((*find_algorithm(config.algorithm).client.sends, "buffers"))
         beside = node_privacy(config).sent_beside
         log.info("%d clients here will send %s, %s; never raw data", len(hosted), sent, beside)
-        report = Report(list(hosted))
+        report = Report(hosted)
         if (check := wire.check_of(message.content)) is not None:
             report = _preflight(check, context, config, hosted)
         answer = wire.pack_report(report)
@@ -82,7 +82,7 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
     A node whose data are a part of what the server knows loads them only if the server asks for it.
     """
     asked = wire.wants_facts(check)
-    report = Report(list(hosted), own_data=bool(context.node_config.get("data-dir")))
+    report = Report(hosted, own_data=bool(context.node_config.get("data-dir")))
     if not report.own_data and not check.get("shared-data"):
         return report
     try:

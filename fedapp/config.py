@@ -303,6 +303,11 @@ class RunConfig(Table):
         0.5, gt=0, description="concentration of the Dirichlet partition: smaller is more uneven"
     )
     classes_per_client: int = Field(2, ge=1, description="of the classes partition")
+    samples_per_client: int = Field(
+        0,
+        ge=0,
+        description="if > 0, every client draws this many samples, as partition says, and shares them with others: for more clients than samples; 0: every sample is one client's",
+    )
     augmentation: Literal["none", "crop-flip", "resize-crop", "random-resized-crop"] = Field(
         "none",
         description='of training images: "none"; "crop-flip": shifted by up to 4 pixels, half of them mirrored; "resize-crop": a window of the image enlarged by 8/7; "random-resized-crop": a part of any size, enlarged',

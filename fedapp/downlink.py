@@ -23,6 +23,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from fedapp import wire
+from fedapp.client_numbers import TalliedNumbers
 from fedapp.compression import grid
 from fedapp.compression.contexts import Pieces
 from fedapp.compression.grid import OnGrid
@@ -112,7 +113,7 @@ class GridDownlink(Downlink):
         self._absence = config.num_clients / config.clients_per_round  # in rounds, on average
         self._round = 0  # of the newest model
         self._models: dict[int, Model] = {}  # round -> what was broadcast
-        self._held: dict[int, int] = {}  # client -> round of the model that it received last
+        self._held = TalliedNumbers()  # client -> round of the model that it received last
         self._errors: Arrays = {}  # what is still to be added to a vector that is delivered
         # Of this process only: a node that the server does not know holds nothing.
         self._remembers = True
@@ -201,11 +202,12 @@ class GridDownlink(Downlink):
 
     def arrived(self, clients: Iterable[int]) -> None:
         """Note who holds the newest model, and forget models that nobody holds, or that are too many."""
-        for client in clients:
-            self._held[client] = self._round
+        arrived = list(clients)
+        self._held.put(arrived, self._round)
+        for client in arrived:
             if client in self._asked:
                 self._on_node[self._asked[client]] = self._round
-        past = sorted(set(self._held.values()) & self._models.keys() - {self._round})
+        past = sorted(self._held.distinct & self._models.keys() - {self._round})
         kept = {self._round, *past[-self._keys.keep :]}
         self._models = {round_: m for round_, m in self._models.items() if round_ in kept}
         self._digests = {round_: d for round_, d in self._digests.items() if round_ in kept}
@@ -266,7 +268,7 @@ class GridDownlink(Downlink):
         """Return the models that are kept, who holds which, and what is still to be added to deliveries."""
         arrays: Arrays = {
             "round": np.array([self._round], np.int64),
-            "held": np.array(sorted(self._held.items()), np.int64).reshape(-1, 2),
+            "held": np.column_stack(self._held.rows()),
         }
         for round_, model in self._models.items():
             for name, on_grid in model.items():
@@ -278,7 +280,7 @@ class GridDownlink(Downlink):
     def restore(self, saved: Arrays) -> None:
         """Restore what `saved()` returned; nodes may hold anything by now, and are sent the model whole."""
         self._round = int(saved["round"][0])
-        self._held = {int(client): int(round_) for client, round_ in saved["held"]}
+        self._held = TalliedNumbers(*saved["held"].reshape(-1, 2).T)
         self._models, self._errors, self._on_node, self._digests = {}, {}, {}, {}
         for key, array in saved.items():
             kind, _, rest = key.partition(".")

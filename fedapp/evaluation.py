@@ -24,7 +24,7 @@ from fedapp.figures import client_figure, find_figure
 from fedapp.frozen import FrozenSender
 from fedapp.hosting import Hosting
 from fedapp.problems import kind_of
-from fedapp.randomness import generator
+from fedapp.randomness import chosen, generator
 from fedapp.refusals import Reason, Refusal
 from fedapp.wire import Arrays, Evaluation, EvaluationRequest
 
@@ -72,10 +72,8 @@ class ClientEvaluation:
 
     def _cohort(self, round_: int) -> list[int]:
         """Draw the clients that evaluate, in the order of their ids."""
-        pool = self._hosting.clients
-        size = min(self.config.eval_cohort, len(pool))
         rng = generator(self.config.seed, "eval cohort", round_)
-        return sorted(int(client) for client in rng.choice(pool, size=size, replace=False))
+        return chosen(rng, self._hosting.clients, self.config.eval_cohort)
 
     def aggregate(self, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the figures of an evaluation; None if nobody was asked."""

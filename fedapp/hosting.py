@@ -11,7 +11,7 @@ refused, and told so. Where `node-partitions` says which node hosts which partit
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from fedapp import wire
 from fedapp.data import Facts
 from fedapp.errors import ConfigError, RunError
+from fedapp.homes import Homes
 from fedapp.wire import Report, WireError
 
 log = logging.getLogger("flwr")
@@ -45,7 +46,7 @@ class NodeRow:
     """A node as it is shown before the first round."""
 
     node: int
-    clients: list[int]
+    clients: Sequence[int]
     samples: int | None
     problem: str
 
@@ -58,17 +59,17 @@ class Hosting:
 
     def __init__(self, num_clients: int, partition_of: Mapping[int, int] | None = None) -> None:
         self.num_clients = num_clients
-        self.node_of: dict[int, int] = {}  # of the clients whose node is connected now
-        self.clients: list[int] = []  # those clients, in order
+        self.node_of = Homes()  # of the clients whose node is connected now
+        self.clients: Sequence[int] = []  # those clients, in order
         self._partition_of = dict(partition_of or {})  # empty: claims decide
         self._nodes: set[int] = set()
-        self._met: dict[int, list[int]] = {}  # node -> the clients that it claims
+        self._met: dict[int, Sequence[int]] = {}  # node -> the clients that it claims
         self._reports: dict[int, Report] = {}  # of nodes that have answered
         self._silent: dict[int, str] = {}  # node that does not say which clients it hosts -> why
         self._ask_again: dict[int, tuple[float, float]] = {}  # node -> when, and the pause after
         self._refused: dict[int, str] = {}  # node -> why it hosts nothing
         self._warnings = Counter[int]()  # node -> warnings about it
-        self._last_node: dict[int, int] = {}  # client -> its node, be it connected or not
+        self._last_node = Homes()  # of each client, be it connected or not
         self._begun = False
         self._check: dict[str, Any] | None = None  # what nodes need to know to check their data
 
@@ -95,11 +96,10 @@ class Hosting:
         for known in (self._reports, self._silent, self._refused):
             for node in known.keys() - nodes:
                 del known[node]
-        for node in new:  # it may say something else than before
-            self.node_of = {c: n for c, n in self.node_of.items() if n != node}
-        self.node_of = {c: node for c, node in self.node_of.items() if node in nodes}
+        # One that was asked again may say something else than before.
+        self.node_of.remove(self.node_of.nodes - nodes | set(new))
         self._assign(grid)
-        self.clients = sorted(self.node_of)
+        self.clients = self.node_of.clients_of(self.node_of.nodes)
 
     def _may_be_fixed(self, node: int) -> bool:
         """Tell whether the run still waits for a node that cannot train."""
@@ -107,11 +107,11 @@ class Hosting:
 
     def _assign(self, grid: Grid) -> None:
         """Give the nodes that host nothing yet what they claim, or refuse it."""
-        hosts = set(self.node_of.values())
+        hosts = self.node_of.nodes
         # A node that is back comes before one that is new.
         waiting = sorted(
             (node for node, clients in self._met.items() if clients and node not in hosts),
-            key=lambda n: (any(self._last_node.get(c) != n for c in self._met[n]), n),
+            key=lambda n: (not self._last_node.is_home(n, self._met[n]), n),
         )
         for node in waiting:
             claim = self._met[node]
@@ -120,35 +120,36 @@ class Hosting:
                 continue
             if self._refused.pop(node, ""):
                 log.info("Node %d hosts its %d clients from now on", node, len(claim))
-            self.node_of |= dict.fromkeys(claim, node)
-            self._last_node |= dict.fromkeys(claim, node)
+            self.node_of.add(node, claim)
+            self._last_node.replace(node, claim)
 
-    def _why_not(self, node: int, claim: list[int]) -> str:
+    def _why_not(self, node: int, claim: Sequence[int]) -> str:
         """Return why a node cannot host what it claims; an empty string if it can."""
         if self._partition_of:
             place, places = self._partition_of.get(node), len(set(self._partition_of.values()))
             if place is None:
                 return "node-partitions does not name this node"
-            if sorted(claim) != list(range(place, self.num_clients, places)):
+            own = range(place, self.num_clients, places)
+            if claim != own and sorted(claim) != list(own):
                 return (
                     f"node-partitions gives it partition {place} of {places}, and it claims other clients: set its "
                     f"node config to partition-id={place} num-partitions={places}"
                 )
-        taken = [client for client in claim if client in self.node_of]
+        taken, first = self.node_of.taken(claim)
         if not taken:
             return ""
-        other = self.node_of[taken[0]]
+        other = self.node_of[first]
         if not self._begun and not self._partition_of:
             one, two = sorted((node, other))
             for mine, yours in ((one, two), (two, one)):
                 self._refused[mine] = f"it claims clients that node {yours} claims, too"
             raise RunError(
-                f"Nodes {one} and {two} both claim {count_of(len(taken))}, such as client {taken[0]}: give each node its "
+                f"Nodes {one} and {two} both claim {count_of(taken)}, such as client {first}: give each node its "
                 "own partition-id and all the same num-partitions, or say in node-partitions which of them hosts what "
                 "(a node that was just started again is listed twice for up to a minute)."
             )
         return (
-            f"it claims {count_of(len(taken))} that node {other} hosts, such as client {taken[0]}; it can host them when "
+            f"it claims {count_of(taken)} that node {other} hosts, such as client {first}; it can host them when "
             "that node has left"
         )
 
@@ -193,9 +194,10 @@ class Hosting:
             pause = self._ask_again.get(node, (0.0, FIRST_PAUSE))[1]
             self._ask_again[node] = (time.monotonic() + pause, 2 * pause)
 
-    def ready(self) -> list[int]:
+    def ready(self) -> Sequence[int]:
         """Return the clients whose nodes can train."""
-        return [c for c in self.clients if not self._reports[self.node_of[c]].problem]
+        able = {node for node in self.node_of.nodes if not self._reports[node].problem}
+        return self.node_of.clients_of(able)
 
     def why_missing(self, client: int) -> str:
         """Return why a client has no node that can train."""
@@ -219,7 +221,7 @@ class Hosting:
 
     def facts(self) -> dict[int, Facts]:
         """Return what the nodes that host clients told of their data, if they were asked."""
-        hosts = sorted(set(self.node_of.values()))
+        hosts = sorted(self.node_of.nodes)
         told = {node: self._reports[node] for node in hosts}
         return {node: r.facts for node, r in told.items() if r.facts and not r.problem}
 

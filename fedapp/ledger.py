@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedapp.client_numbers import ClientNumbers, Numbers, TalliedNumbers
 from fedapp.data import Facts
 from fedapp.deliveries import Deliveries, files_of
 from fedapp.state import OLD
@@ -37,11 +38,11 @@ class StateLedger:
         self.place = place
         self.keeps_state = keeps_state  # clients remember something
         self.tag = 0  # of the attempt under way
-        self.accepted: dict[int, int] = {}  # client -> tag of its last update that was used
-        self.digests: dict[int, int] = {}  # client -> digest of the state which that update left
+        self.accepted = TalliedNumbers()  # client -> tag of its last update that was used
+        self.digests = ClientNumbers()  # client -> digest of the state which that update left
         self.deliveries = Deliveries(place.undelivered, place.identity)
         self._attempts = attempts  # at a round, at most
-        self._checkpoints: list[dict[int, int]] = []  # `accepted` of the checkpoints that are kept
+        self._checkpoints: list[ClientNumbers] = []  # `accepted` of the checkpoints that are kept
         self._losses = Counter[int]()  # client -> resets of all states on its word
 
     def begin(self, round_: int, attempt: int) -> None:
@@ -65,7 +66,7 @@ class StateLedger:
             kept={client: self._kept(client) for client in clients},
             shared={},
             facts=facts,
-            digests=self.digests,
+            digests={client: self.digests.get(client, 0) for client in clients},
             durable=self.place.durable_states,
             per_client={client: alone for client in clients if (alone := per_client(client))},
         )
@@ -76,8 +77,9 @@ class StateLedger:
 
     def accept(self, updates: Sequence[Update]) -> None:
         """Note that the updates are used."""
-        self.accepted |= {update.client: self.tag for update in updates}
-        self.digests |= {update.client: update.state_digest for update in updates}
+        clients = [update.client for update in updates]
+        self.accepted.put(clients, self.tag)
+        self.digests.put(clients, [update.state_digest for update in updates])
 
     def has_lost(self, update: Update) -> bool:
         """Return whether a client lost a state that the server accepted; that it says so is not enough."""
@@ -94,12 +96,12 @@ class StateLedger:
         what the clients really hold.
         """
         self._losses.update(lost)
-        self.accepted, self.digests = {}, {}
+        self.accepted, self.digests = TalliedNumbers(), ClientNumbers()
         self.deliveries.clear()
 
     def deliver(self, vectors: Arrays) -> None:
         """Send vectors to this round's clients, each with its next invitation."""
-        self.deliveries.put(self.tag, vectors, awaited=set(self.accepted.values()))
+        self.deliveries.put(self.tag, vectors, awaited=self.accepted.distinct)
 
     def delivery(self, client: int) -> Arrays:
         """Return what was left for a client."""
@@ -108,20 +110,20 @@ class StateLedger:
     def saved(self) -> Arrays:
         """Return the accepted updates and what is still to be delivered, for a checkpoint."""
         arrays = {f"undelivered.{name}": value for name, value in self.deliveries.saved().items()}
-        rows = [(c, tag, self.digests.get(c, 0)) for c, tag in sorted(self.accepted.items())]
-        return arrays | {"accepted": np.array(rows, np.int64).reshape(-1, 3)}
+        clients, tags = self.accepted.rows()
+        return arrays | {"accepted": np.column_stack([clients, tags, self.digests.at(clients)])}
 
     def restore(self, saved: Arrays) -> None:
         """Restore what `saved()` returned."""
-        states = accepted_states(saved)
+        clients, tags, digests = accepted_states(saved)
         self.deliveries.restore(part_of(saved, "undelivered"))
-        self.accepted = {client: tag for client, (tag, _) in states.items()}
-        self.digests = {client: digest for client, (_, digest) in states.items()}
+        self.accepted = TalliedNumbers(clients, tags)
+        self.digests = ClientNumbers(clients, digests)
 
     def checkpointed(self, saved: Arrays) -> None:
         """Note that a checkpoint is on disk; clients keep the states that it refers to."""
-        tags = {client: tag for client, (tag, _) in accepted_states(saved).items()}
-        self._checkpoints = [*self._checkpoints[-1:], tags]
+        clients, tags, _ = accepted_states(saved)
+        self._checkpoints = [*self._checkpoints[-1:], ClientNumbers(clients, tags)]
         self.deliveries.checkpointed(files_of(part_of(saved, "undelivered")))
 
 
@@ -133,9 +135,10 @@ def part_of(saved: Arrays, kind: str) -> Arrays:
     }
 
 
-def accepted_states(saved: Arrays) -> dict[int, tuple[int, int]]:
-    """Return for each client of a checkpoint the tag of its last accepted update, and its state's digest."""
+def accepted_states(saved: Arrays) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the clients of a checkpoint, the tag of each one's last accepted update, and its state's digest."""
     rows = saved["accepted"]
     if rows.shape[1:] == (2,):  # of a version without digests
         rows = np.column_stack([rows, np.full(len(rows), OLD)])
-    return {int(client): (int(tag), int(digest)) for client, tag, digest in rows}
+    clients, tags, digests = rows.reshape(-1, 3).T
+    return clients, tags, digests

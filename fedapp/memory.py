@@ -18,7 +18,7 @@ from fedapp.algorithm import Algorithm
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.problems.protocols import Start
-from fedapp.registry import find_algorithm, find_compressor
+from fedapp.registry import find_algorithm, find_compressor, keeps_state
 from fedapp.strategy import FederatedStrategy
 from fedapp.traffic import human_bytes
 
@@ -38,8 +38,13 @@ class Part(NamedTuple):
     advice: str
 
 
-def parts(config: RunConfig, problem: Start, processes: int, sums: bool = True) -> list[Part]:
-    """Return what a run needs, with clients that train in some processes of this machine, and whose nodes may add up."""
+def parts(
+    config: RunConfig, problem: Start, processes: int, sums: bool = True, states: bool = False
+) -> list[Part]:
+    """Return what a run needs, with clients that train in some processes of this machine.
+
+    `sums`: their nodes may add them up. `states`: what clients remember is in these processes' memory.
+    """
     algorithm = find_algorithm(config.algorithm)
     vector = problem.layout.size * np.dtype(config.dtype).itemsize
     kept = algorithm.strategy.server_vectors(config)
@@ -62,7 +67,15 @@ def parts(config: RunConfig, problem: Start, processes: int, sums: bool = True) 
             processes * TRAINING * vector,
             "use fewer --workers" if processes > 1 else smaller,
         ),
+        *([_states(config, vector)] if states and keeps_state(config) else []),
     ]
+
+
+def _states(config: RunConfig, vector: int) -> Part:
+    """Return what clients remember, at least a vector each."""
+    clients = min(config.num_clients, config.clients_per_round * config.num_rounds)
+    advice = "set state-dir, so that they are on a disk"
+    return Part(f"the states of {clients:,} clients", clients * vector, advice)
 
 
 def _advice(algorithm: Algorithm, name: str) -> str:
@@ -105,9 +118,9 @@ def _of_group() -> int | None:
         return None
 
 
-def check(config: RunConfig, problem: Start, processes: int, sums: bool) -> None:
+def check(config: RunConfig, problem: Start, processes: int, sums: bool, states: bool) -> None:
     """Raise ConfigError if a run needs more memory than there is."""
-    demand(config.algorithm, parts(config, problem, processes, sums), available())
+    demand(config.algorithm, parts(config, problem, processes, sums, states), available())
 
 
 def demand(algorithm: str, needed: Iterable[Part], free: int | None) -> None:

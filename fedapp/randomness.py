@@ -3,6 +3,7 @@
 Nothing depends on the order of calls, on the engine or on the process that draws.
 """
 
+from collections.abc import Sequence
 from zlib import crc32
 
 import numpy as np
@@ -23,12 +24,16 @@ def torch_seed(seed: int, purpose: str, round_: int = 0, client: int = 0) -> int
 
 
 def sample_cohort(
-    clients: list[int], size: int, seed: int, round_: int, attempt: int = 0
+    clients: Sequence[int], size: int, seed: int, round_: int, attempt: int = 0
 ) -> list[int]:
     """Draw a round's clients, without replacement, in the order of their ids.
 
     `clients` are those that can be reached; a repeated round (`attempt` > 0) draws anew.
     """
-    rng = generator(seed, "cohort", round_, attempt=attempt)
-    size = min(size, len(clients))
-    return sorted(int(c) for c in rng.choice(clients, size=size, replace=False))
+    return chosen(generator(seed, "cohort", round_, attempt=attempt), clients, size)
+
+
+def chosen(rng: Generator, clients: Sequence[int], size: int) -> list[int]:
+    """Draw some clients, at most all, in the order of their ids; NumPy goes through all of them only to draw over 2 %."""
+    places = rng.choice(len(clients), size=min(size, len(clients)), replace=False)
+    return sorted(clients[place] for place in places.tolist())

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -29,6 +30,8 @@ from fedapp.sweeps import PlannedRun, read_runs
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
+
+WORK_KNOWN = 2**16  # clients whose work is remembered
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,12 @@ class EngineChoice:
             if not config.server_data:  # nothing is known about the clients' sizes
                 return RayGrid(workers, config.flat())
             problem, work = make_problem(config), config.local_work
-            return RayGrid(
-                workers, config.flat(), lambda c: work.samples(problem.objective(c).num_examples)
-            )
+
+            @lru_cache(maxsize=WORK_KNOWN)  # it is asked several times in a round
+            def work_of(client: int) -> float:
+                return work.samples(problem.objective(client).num_examples)
+
+            return RayGrid(workers, config.flat(), work_of)
 
         device = device_for_all(config.device for config in configs)
         started = RayWorkers(

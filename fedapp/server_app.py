@@ -15,6 +15,7 @@ from fedapp.config import RunConfig
 from fedapp.console import RunConsole
 from fedapp.devices import find_device
 from fedapp.engine import InlineGrid
+from fedapp.engine.local import LocalGrid
 from fedapp.engine.pulling import pull_one_by_one
 from fedapp.errors import ConfigError, log_as_one_sentence
 from fedapp.evaluation import demand_held_out
@@ -58,7 +59,8 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
     config = agreement.with_facts(grid, config)
     problem = make_problem(config, server_shard(config))
     building.check(config, problem)
-    memory.check(config, problem, _processes_here(grid), may_add_up(grid))
+    on_disk = config.state_dir or config.checkpoint_every or not isinstance(grid, LocalGrid)
+    memory.check(config, problem, _processes_here(grid), may_add_up(grid), states=not on_disk)
     _check_places(grid, config, problem)
     with RunDirectory(config) as directory, Workspace(grid, config, directory) as workspace:
         strategy = building.make_strategy(config, problem, workspace.place)

@@ -295,7 +295,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         )
         if len(updates) < self.min_clients:
             # Of several nodes, one's word that numbers are not finite is not enough.
-            asked, nodes = len(self._exchange.sent), set(self.hosting.node_of.values())
+            asked, nodes = len(self._exchange.sent), self.hosting.node_of.nodes
             if not updates and all_diverged(refusals) and (asked > 1 or len(nodes) == 1):
                 raise self.admission.divergence(
                     f"No client's update is finite any more in round {server_round}: lower lr."
@@ -464,8 +464,10 @@ def _since_later_versions(
 
 def _absent(hosting: Hosting) -> list[Refusal]:
     """Return a refusal for each client that no node hosts."""
-    absent = set(range(hosting.num_clients)) - set(hosting.clients)
-    return [Refusal(client, Reason.NO_ANSWER, "no node hosts it") for client in sorted(absent)]
+    if len(hosting.clients) == hosting.num_clients:
+        return []
+    absent = np.setdiff1d(np.arange(hosting.num_clients), hosting.clients).tolist()
+    return [Refusal(client, Reason.NO_ANSWER, "no node hosts it") for client in absent]
 
 
 def least_updates(algorithm: Algorithm, config: RunConfig) -> int:

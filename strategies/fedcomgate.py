@@ -96,7 +96,7 @@ class Gate(FederatedStrategy[GateOptions]):
     def on_cohort(self, clients: Sequence[int], round_: int, attempt: int) -> None:
         """Find out who can derive x: who took part in the last round that counted. When a round is repeated, nobody."""
         accepted = self.ledger.accepted
-        last = max(accepted.values(), default=0)
+        last = max(accepted.distinct, default=0)
         if self.options.option == 1:
             self.holders = {c for c in clients if accepted.get(c) == last and not attempt}
 

@@ -110,3 +110,15 @@ def test_a_limit_of_the_container_counts_and_pages_of_files_are_free(
     (tmp_path / "memory.stat").write_text("nonsense here too\n")
     (tmp_path / "meminfo").unlink()
     assert memory.available() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_states_of_many_clients_count_unless_they_are_on_a_disk() -> None:
+    keys: dict[str, Value] = {"dataset": "quadratic", "num-clients": 1_000_000}
+    keys |= {"algorithm": "scaffold", "clients-per-round": 1000, "num-rounds": 2000}
+    config = parse_run_config(keys)
+    problem = make_problem(config)
+    without, with_states = (parts(config, problem, 1, states=each) for each in (False, True))
+    assert [part.nbytes for part in with_states if part not in without] == [120_000_000]
+    with pytest.raises(ConfigError, match=r"120 MB for the states of 1,000,000 clients.*state-dir"):
+        demand("scaffold", with_states, 100_000_000)
+    demand("scaffold", without, 100_000_000)

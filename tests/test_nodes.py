@@ -114,7 +114,7 @@ def test_a_simulation_s_nodes_are_asked_for_little(
     vars(grid)["serve"] = kept
     server_app.run(grid, config)
     said = [r.content["hosting"] for r in replies if "hosting" in r.content]
-    assert [list(record) for record in said] == [["clients"]] * 3
+    assert [list(record) for record in said] == [["range"]] * 3
     shown = capsys.readouterr().out.partition("round 1/3")[0]
     assert "have a node" not in shown
     assert "samples" not in shown

@@ -2,14 +2,16 @@
 
 from fedapp.data.arrays import ArrayData, Decoder, load_arrays
 from fedapp.data.cache import ImageData, image_shape, load_images
+from fedapp.data.dividing import Divisible, Partition
 from fedapp.data.facts import Facts
 from fedapp.data.given_images import configured_images
-from fedapp.data.partitions import Divisible, Partition, load_partition
+from fedapp.data.partitions import Divided, load_partition
 from fedapp.data.shard import Shard, held_out_of, load_shard, without_samples
 
 __all__ = [
     "ArrayData",
     "Decoder",
+    "Divided",
     "Divisible",
     "Facts",
     "ImageData",

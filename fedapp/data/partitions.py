@@ -1,6 +1,7 @@
-"""Who holds which samples: flwr-datasets' partitioners, seeded, computed once.
+"""Who holds which samples: flwr-datasets' partitioners, seeded, computed once; or every client draws its own.
 
-Every client holds at least one sample, or the partition says why that cannot be.
+Every client holds at least one sample, or the partition says why that cannot be. With `samples-per-client`, clients
+share samples (`drawn.py`), and nothing is kept of a client.
 """
 
 import hashlib
@@ -8,63 +9,52 @@ import logging
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config import RunConfig
 from fedapp.data.cache import build_once, cache_dir, mapped
+from fedapp.data.dividing import Divisible, Partition, demand_classes, writers_of
+from fedapp.data.drawn import draw
 from fedapp.errors import ConfigError
 from fedapp.randomness import generator
 
 log = logging.getLogger("flwr")
 
 
-class Divisible(Protocol):
-    """What partitions need to know about a data set."""
-
-    @property
-    def key(self) -> str:
-        """What names its content."""
-
-    @property
-    def train_labels(self) -> NDArray[np.int64]:
-        """The class of each training sample, or what stands for it."""
-
-    @property
-    def num_classes(self) -> int:
-        """The number of classes."""
-
-    @property
-    def writers(self) -> NDArray[Any] | None:
-        """Who wrote each training sample."""
-
-
 @dataclass(frozen=True)
-class Partition:
-    """The samples of client c are `indices[starts[c]:starts[c + 1]]`."""
+class Divided(Partition):
+    """Every sample has at most one holder: `indices[starts[p]:starts[p + 1]]` are those of the p-th of the `clients`."""
 
     indices: NDArray[np.int64]
     starts: NDArray[np.int64]
+    clients: range
 
     def __len__(self) -> int:
         """Return the number of clients."""
-        return len(self.starts) - 1
+        return len(self.clients)
 
     def __getitem__(self, client: int) -> NDArray[np.int64]:
-        """Return the indices of a client's samples."""
-        return self.indices[self.starts[client] : self.starts[client + 1]]
+        """Return the indices of a client's samples; others than the `clients` have none."""
+        if client not in self.clients:
+            return self.indices[:0]
+        place = self.clients.index(client)
+        return self.indices[self.starts[place] : self.starts[place + 1]]
 
-    def class_counts(self, labels: NDArray[np.int64], num_classes: int) -> NDArray[np.int64]:
-        """Return how many samples of each class each client holds (clients x classes)."""
-        return np.stack(
-            [np.bincount(labels[self[c]], minlength=num_classes) for c in range(len(self))]
-        )
+    def weights(self, samples: int) -> NDArray[np.float64]:
+        """Return what each sample counts; one that nobody holds counts nothing."""
+        weights = np.zeros(samples)
+        for client in self.clients:
+            held = self[client]
+            weights[held] = 1 / (len(self) * len(held))
+        return weights
 
 
 def load_partition(data: Divisible, config: RunConfig) -> Partition:
     """Load the config's partition, computing it if no process has done so before."""
+    if config.samples_per_client:
+        return draw(data, config, _chosen(data, config))
     own = {"dirichlet": config.partition_alpha, "classes": config.classes_per_client}
     what = (
         data.key,
@@ -82,7 +72,11 @@ def load_partition(data: Divisible, config: RunConfig) -> Partition:
         np.save(directory / "starts.npy", np.cumsum([0, *(len(g) for g in groups)]))
 
     directory = build_once(cache_dir() / "partitions" / f"{config.partition}-{digest}", build)
-    partition = Partition(mapped(directory / "indices.npy"), mapped(directory / "starts.npy"))
+    partition = Divided(
+        mapped(directory / "indices.npy"),
+        mapped(directory / "starts.npy"),
+        range(config.num_clients),
+    )
     there, held = (
         len(np.unique(labels))
         for labels in (data.train_labels, data.train_labels[partition.indices])
@@ -95,24 +89,36 @@ def load_partition(data: Divisible, config: RunConfig) -> Partition:
     return partition
 
 
-def _partition(data: Divisible, config: RunConfig) -> list[NDArray[np.int64]]:
-    clients, there = config.num_clients, len(data.train_labels)
+def _chosen(data: Divisible, config: RunConfig) -> NDArray[np.int64]:
+    """Return the training samples that take part: all, or `train-samples` of them."""
+    there = len(data.train_labels)
     if config.train_samples > there:
         raise ConfigError(
             f"train-samples = {config.train_samples} is more than the {there} of {config.dataset}: "
             "choose fewer, or 0 for all."
         )
-    samples = config.train_samples or there
-    if clients > samples:
+    chosen = np.arange(there)
+    if not config.train_samples:
+        return chosen
+    order = generator(config.seed, "samples").permutation(chosen)
+    return np.sort(order[: config.train_samples])
+
+
+def _partition(data: Divisible, config: RunConfig) -> list[NDArray[np.int64]]:
+    chosen = _chosen(data, config)
+    if (clients := config.num_clients) > (samples := len(chosen)):
         raise ConfigError(
             f"num-clients = {clients} is more than the {samples} training samples of "
-            f"{config.dataset}: choose at most {samples}, so that everyone holds one."
+            f"{config.dataset}: choose at most {samples}, so that everyone holds one, or set samples-per-client, so "
+            "that clients share samples."
         )
-    groups = _split(data, config)
+    groups = _split(data, config, chosen)
     return fill_empty(groups) if config.partition == "dirichlet" else groups
 
 
-def _split(data: Divisible, config: RunConfig) -> list[NDArray[np.int64]]:
+def _split(
+    data: Divisible, config: RunConfig, chosen: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
     from datasets import Dataset
     from flwr_datasets.partitioner import (
         DirichletPartitioner,
@@ -125,10 +131,6 @@ def _split(data: Divisible, config: RunConfig) -> list[NDArray[np.int64]]:
     clients = config.num_clients
     rng = generator(config.seed, "partition")
     seed = int(rng.integers(2**31))
-    chosen = np.arange(len(data.train_labels))
-    if config.train_samples:
-        order = generator(config.seed, "samples").permutation(chosen)
-        chosen = np.sort(order[: config.train_samples])
     columns = {"sample": chosen, "label": data.train_labels[chosen]}
     parts = list(range(clients))  # the partitioner's parts that clients get
     partitioner: Partitioner
@@ -146,11 +148,7 @@ def _split(data: Divisible, config: RunConfig) -> list[NDArray[np.int64]]:
                 seed=seed,
             )
         case "classes":
-            if config.classes_per_client > data.num_classes:
-                raise ConfigError(
-                    f"classes-per-client = {config.classes_per_client} is more than the "
-                    f"{data.num_classes} classes of {config.dataset}: choose at most that many."
-                )
+            demand_classes(config, data.num_classes)
             partitioner = PathologicalPartitioner(
                 clients,
                 "label",
@@ -159,12 +157,7 @@ def _split(data: Divisible, config: RunConfig) -> list[NDArray[np.int64]]:
                 seed=seed,
             )
         case "writer":
-            if data.writers is None:
-                raise ConfigError(
-                    f'partition = "writer" needs to know who wrote each sample, and '
-                    f"{config.dataset} does not say: use femnist, or set group to the column that says."
-                )
-            columns["writer"] = data.writers[chosen]
+            columns["writer"] = writers_of(data, config)[chosen]
             if clients > (writers := len(np.unique(columns["writer"]))):
                 raise ConfigError(
                     f"num-clients = {clients} is more than the {writers} writers of "
@@ -191,9 +184,8 @@ def deal(samples: int, clients: range, config: RunConfig, purpose: str) -> Parti
     order = np.arange(samples)
     if len(clients) > 1:
         order = generator(config.seed, purpose, 0, clients[0]).permutation(order)
-    sizes = np.zeros(config.num_clients, np.int64)
-    sizes[list(clients)] = [len(part) for part in np.array_split(order, len(clients))]
-    return Partition(order, np.cumsum([0, *sizes]))
+    sizes = [len(part) for part in np.array_split(order, len(clients))]
+    return Divided(order, np.cumsum([0, *sizes]), clients)
 
 
 def fill_empty(groups: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:

@@ -14,8 +14,9 @@ import numpy as np
 
 from fedapp.config import RunConfig
 from fedapp.data.cache import ImageData, load_source
+from fedapp.data.dividing import Partition
 from fedapp.data.facts import Facts
-from fedapp.data.partitions import Partition, deal
+from fedapp.data.partitions import deal
 from fedapp.data.sources import parquet_source
 from fedapp.errors import ConfigError
 from fedapp.files import existing_directory

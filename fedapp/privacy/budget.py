@@ -260,6 +260,8 @@ def division_of(config: RunConfig, node_config: Mapping[str, Value]) -> str:
     """Return a name for how a run divides this node's data into clients."""
     flat = config.flat()
     keys = [flat[key] for key in DIVIDED_BY]
+    if drawn := config.samples_per_client:  # older ledgers do not know the key
+        keys.append(drawn)
     keys += [node_config.get(key, "") for key in ("data-dir", "partition-id", "num-partitions")]
     return hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:16]
 

@@ -47,7 +47,7 @@ class Privacy:
         """Return how many updates a round needs."""
         return wanted
 
-    def pool(self, hosted: list[int]) -> tuple[list[int], int]:
+    def pool(self, hosted: Sequence[int]) -> tuple[Sequence[int], int]:
         """Return the clients from whom a cohort is drawn, and the seed to draw it by."""
         return hosted, self.config.seed
 
@@ -210,11 +210,11 @@ class ServerNoise(CountedPrivacy):
         """Return 0: a client that fails counts as an update of 0, and nobody is drawn in its place."""
         return 0
 
-    def pool(self, hosted: list[int]) -> tuple[list[int], int]:
+    def pool(self, hosted: Sequence[int]) -> tuple[Sequence[int], int]:
         """Return all N clients, since sampling protects only if all could be drawn, and a seed that nobody knows."""
         secret = self.dp.noise_from == "system"
         seed = secrets.randbits(128) if secret else self.config.seed
-        return list(range(self.config.num_clients)), seed
+        return range(self.config.num_clients), seed
 
     def invited(self, clients: Iterable[int]) -> None:
         """End the run if this round would cost too much."""

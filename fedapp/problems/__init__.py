@@ -26,6 +26,7 @@ _KEYS = [
     "partition",
     "partition_alpha",
     "classes_per_client",
+    "samples_per_client",
     "num_clients",
     "seed",
     "model",

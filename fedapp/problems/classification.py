@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedapp.config import RunConfig
 from fedapp.data import (
+    Divided,
     ImageData,
     Partition,
     Shard,
@@ -138,9 +139,10 @@ class Classification(NetworkProblem):
 
     def _training_loss(self) -> float:
         """Return the mean loss over all the clients' samples, a batch of all of them at a time."""
-        if self.config.test_share:
+        partition = self.held()
+        if self.config.test_share or not isinstance(partition, Divided):
             return super()._training_loss()
-        return self.measure(self.problem._train, self.held().indices)["loss"]
+        return self.measure(self.problem._train, partition.indices)["loss"]
 
 
 def outline(config: RunConfig) -> Outline:

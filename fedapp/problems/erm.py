@@ -50,11 +50,8 @@ class LinearERM:
         self.rows, self.signs = self._tensors(data.train_images, data.train_labels == positive)
         self._test = self._tensors(data.test_images, data.test_labels == positive)
         self.layout = Layout.single(self.rows.shape[1])
-        weights = torch.zeros(len(self.rows), dtype=self.dtype)
-        for client in range(len(self.partition)):
-            held = torch.from_numpy(self.partition[client])
-            weights[held] = 1 / (len(self.partition) * len(held))
-        if config.weighting == "examples":
+        weights = torch.from_numpy(self.partition.weights(len(self.rows))).to(self.dtype)
+        if config.weighting == "examples" and not config.samples_per_client:
             weights = (weights > 0).to(self.dtype) / (weights > 0).sum()
         self._weights = weights.to(self.device)
 

@@ -4,9 +4,13 @@ f_i(x) = 1/2 (x - b_i)' A_i (x - b_i), f = mean of the f_i, x* in closed form. T
 every A_i lie in [1 / condition, 1], and every client has its own axes: with equal Hessians
 (`quadratic.hessians = "shared"`) every method would look exact. In `quadratic.flat` directions, the
 same for all, they are 0: f then satisfies the PL condition only, and x* is the optimum nearest to 0.
+
+There are at most `DISTINCT` different quadratics: client c has that of client c mod DISTINCT. So a million clients need no
+more memory than ten thousand, and x* is still that of all of them.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,9 +26,12 @@ from fedapp.problems.outline import Outline
 from fedapp.problems.protocols import Vector
 from fedapp.randomness import Generator, generator
 
+DISTINCT = 10_000  # different quadratics
+Numbers = NDArray[np.float64]
+
 
 class Quadratic:
-    """All the clients' quadratics."""
+    """All the clients' quadratics. A process that only trains draws those of its clients, as it needs them."""
 
     facts = None  # there are no images
 
@@ -35,39 +42,71 @@ class Quadratic:
                 f"quadratic.flat = {keys.flat} leaves nothing to minimise: set it below "
                 f"quadratic.dim = {keys.dim}."
             )
-        drawn = [_draw(config, client) for client in range(config.num_clients)]
-        self.A = torch.tensor(np.stack([a for a, _ in drawn]), dtype=dtype)
-        self.b = torch.tensor(np.stack([b for _, b in drawn]), dtype=dtype)
-        self.noise = keys.noise
+        self.config, self.dtype, self.noise = config, dtype, keys.noise
         self.layout = Layout.single(keys.dim)
-        A, b = self.A.numpy().astype(np.float64), self.b.numpy().astype(np.float64)
-        self._A, self._b = A, b
-        # Without flat directions this is the one solution; with some, the shortest.
-        self.optimum = np.linalg.lstsq(A.sum(0), np.einsum("cij,cj->i", A, b), rcond=1e-10)[0]
-        self.lowest = self.value(self.optimum)
+        distinct = min(config.num_clients, DISTINCT)
+        # Memory that is not written to yet takes none.
+        self._A = torch.empty((distinct, keys.dim, keys.dim), dtype=dtype)
+        self._b = torch.empty((distinct, keys.dim), dtype=dtype)
+        self._drawn = np.zeros(distinct, bool)
+
+    def of(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return A_i and b_i, which are drawn when they are first asked for."""
+        place = client % DISTINCT
+        if not self._drawn[place]:
+            A, b = _draw(self.config, place)
+            self._A[place], self._b[place] = torch.from_numpy(A), torch.from_numpy(b)
+            self._drawn[place] = True
+        return self._A[place], self._b[place]
+
+    def _draw_all(self) -> None:
+        for place in np.flatnonzero(~self._drawn):
+            self.of(int(place))
+
+    @property
+    def A(self) -> Tensor:  # noqa: N802 - the usual symbol
+        """The Hessian of each of the first DISTINCT clients."""
+        self._draw_all()
+        return self._A
+
+    @property
+    def b(self) -> Tensor:
+        """The optimum of each of the first DISTINCT clients."""
+        self._draw_all()
+        return self._b
+
+    @cached_property
+    def _f(self) -> "_Mean":
+        A, b = (v.numpy().astype(np.float64, copy=False) for v in (self.A, self.b))
+        clients = self.config.num_clients
+        return _Sums(A, b, clients) if clients > DISTINCT else _Mean(A, b)
+
+    @property
+    def optimum(self) -> Numbers:
+        """x*."""
+        return self._f.optimum
+
+    def value(self, x: Numbers) -> float:
+        """Return f(x)."""
+        return self._f.value(x)
 
     def initial(self) -> tuple[Vector, Vector]:
         """Start at zero; there are no buffers."""
-        x = np.zeros_like(self.b[0].numpy())
+        x = torch.zeros(self.layout.size, dtype=self.dtype).numpy()
         return x, x[:0]
 
     def objective(self, client: int) -> "ClientQuadratic":
         """Return f_i."""
-        return ClientQuadratic(self.A[client], self.b[client], self.noise)
-
-    def value(self, x: NDArray[np.float64]) -> float:
-        """Return f(x)."""
-        away = x - self._b
-        return float(0.5 * np.einsum("ci,cij,cj->c", away, self._A, away).mean())
+        return ClientQuadratic(self, client)
 
     def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
         """Return f(x) - f*, |x - x*| and |grad f(x)|^2."""
-        point = x.astype(np.float64)
-        slope = np.einsum("cij,cj->i", self._A, point - self._b) / len(self._b)
+        point, f = x.astype(np.float64), self._f
+        slope = f.gradient(point)
         return {
-            "test_loss": self.value(point),
-            "gap": self.value(point) - self.lowest,
-            "distance": float(np.linalg.norm(point - self.optimum)),
+            "test_loss": f.value(point),
+            "gap": f.gap(point),
+            "distance": float(np.linalg.norm(point - f.optimum)),
             "squared_gradient": float(slope @ slope),
         }
 
@@ -76,12 +115,66 @@ class Quadratic:
         return {"x": x}
 
 
+class _Mean:
+    """f, the mean of some quadratics, computed from each of them."""
+
+    def __init__(self, A: Numbers, b: Numbers) -> None:
+        self._A, self._b = A, b
+        # Without flat directions this is the one solution; with some, the shortest.
+        self.optimum: Numbers = np.linalg.lstsq(
+            A.sum(0), np.einsum("cij,cj->i", A, b), rcond=1e-10
+        )[0]
+        self.lowest = self.value(self.optimum)
+
+    def value(self, x: Numbers) -> float:
+        """Return f(x)."""
+        away = x - self._b
+        return float(0.5 * np.einsum("ci,cij,cj->c", away, self._A, away).mean())
+
+    def gap(self, x: Numbers) -> float:
+        """Return f(x) - f*."""
+        return self.value(x) - self.lowest
+
+    def gradient(self, x: Numbers) -> Numbers:
+        """Return grad f(x)."""
+        slope: Numbers = np.einsum("cij,cj->i", self._A, x - self._b) / len(self._b)
+        return slope
+
+
+class _Sums(_Mean):
+    """The same from sums over all clients, some of which have the same quadratic: no longer by the client."""
+
+    def __init__(self, A: Numbers, b: Numbers, clients: int) -> None:
+        place = np.arange(len(A))
+        share = (clients // len(A) + (place < clients % len(A))) / clients
+        pulled = np.einsum("cij,cj->ci", A, b)
+        self._hessian = np.tensordot(share, A, 1)
+        self._slope = share @ pulled
+        self._constant = float(share @ np.einsum("ci,ci->c", b, pulled))
+        self.optimum = np.linalg.lstsq(self._hessian, self._slope, rcond=1e-10)[0]
+        self.lowest = self.value(self.optimum)
+
+    def value(self, x: Numbers) -> float:
+        """Return f(x)."""
+        return float(0.5 * (x @ self._hessian @ x) - x @ self._slope + 0.5 * self._constant)
+
+    def gap(self, x: Numbers) -> float:
+        """Return f(x) - f*, which does not cancel as a difference would."""
+        away = x - self.optimum
+        return float(0.5 * (away @ self._hessian @ away))
+
+    def gradient(self, x: Numbers) -> Numbers:
+        """Return grad f(x)."""
+        slope: Numbers = self._hessian @ x - self._slope
+        return slope
+
+
 def outline(config: RunConfig) -> Outline:
     """Return the size of the config's quadratics."""
     return Outline(Layout.single(config.table(QuadraticKeys).dim), 0, config.dtype)
 
 
-def _draw(config: RunConfig, client: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _draw(config: RunConfig, client: int) -> tuple[Numbers, Numbers]:
     keys = config.table(QuadraticKeys)
     rng = generator(config.seed, "quadratic", client=client)
     steep = keys.dim - keys.flat
@@ -105,10 +198,20 @@ class ClientQuadratic:
 
     num_examples = 1
 
-    def __init__(self, A: Tensor, b: Tensor, noise: float) -> None:
-        self.A, self.b, self.noise = A, b, noise
-        self.layout = Layout.single(len(b))
-        self.buffers = b.new_empty(0)
+    def __init__(self, problem: Quadratic, client: int) -> None:
+        self._problem, self._client = problem, client
+        self.noise, self.layout = problem.noise, problem.layout
+        self.buffers = torch.empty(0, dtype=problem.dtype)
+
+    @cached_property
+    def A(self) -> Tensor:  # noqa: N802 - the usual symbol
+        """Its Hessian."""
+        return self._problem.of(self._client)[0]
+
+    @cached_property
+    def b(self) -> Tensor:
+        """Its optimum."""
+        return self._problem.of(self._client)[1]
 
     def batches(self, work: LocalWork, rng: Generator) -> Iterator[Tensor]:
         """Yield one draw of gradient noise for each step."""

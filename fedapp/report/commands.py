@@ -49,7 +49,8 @@ def _division(run: RunConfig) -> str:
         "writer": f"by {run.group or 'writer'}",
         "iid": "i.i.d.",
     }[run.partition]
-    return f"{run.dataset}, {how}, {run.num_clients} clients"
+    drawn = f", {run.samples_per_client} drawn by each" if run.samples_per_client else ""
+    return f"{run.dataset}, {how}, {run.num_clients} clients{drawn}"
 
 
 def similarity(

@@ -6,10 +6,11 @@ To a node:
            know (see `facts.py`)
   refused  config record, instead of a question: reason, why the node may host nothing
 From a node:
-  hosting  config record: clients, samples, own-data, problem (why it cannot train), lacks-frozen (see `frozen.py`), what its
+  hosting  config record: range (first client, the one to stop before, step) or clients (a list); samples, own-data, problem (why it cannot train), lacks-frozen (see `frozen.py`), what its
            data are like if it was asked; or error (why it hosts nothing)
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedapp.data import Facts
 from fedapp.wire.arrays import WireError
-from fedapp.wire.checks import error_text, printable
+from fedapp.wire.checks import are_whole_numbers, error_text, printable
 from fedapp.wire.facts import facts_head, facts_of
 
 MOST_SAMPLES = 2**53  # that a node may claim to have
@@ -27,7 +28,7 @@ MOST_SAMPLES = 2**53  # that a node may claim to have
 class Report:
     """What a node answers."""
 
-    clients: list[int]
+    clients: Sequence[int]
     samples: int | None = None  # of all its clients; None: it does not say
     own_data: bool = False
     problem: str = ""  # why it cannot train
@@ -69,7 +70,12 @@ def rejection_of(content: RecordDict) -> str | None:
 
 def pack_report(report: Report) -> RecordDict:
     """Write a node's answer."""
-    told: dict[str, Any] = {"clients": report.clients}
+    clients = report.clients
+    told: dict[str, Any] = (
+        {"range": [clients.start, clients.stop, clients.step]}
+        if isinstance(clients, range)
+        else {"clients": list(clients)}
+    )
     if report.samples is not None:
         told["samples"] = report.samples
     if report.own_data:
@@ -98,16 +104,30 @@ def unpack_report(reply: Message | None, num_clients: int) -> Report:
         raise WireError(error_text(reply))
     record = reply.content.get("hosting") if reply.has_content() else None
     told: dict[str, Any] = dict(record) if isinstance(record, ConfigRecord) else {}
-    clients, samples, problem = told.get("clients"), told.get("samples"), told.get("problem", "")
-    if not isinstance(clients, list):
+    clients, samples, problem = (
+        _claim(told, num_clients),
+        told.get("samples"),
+        told.get("problem", ""),
+    )
+    if clients is None:
         error = told.get("error")
         raise WireError(printable(error if isinstance(error, str) else "it does not say which"))
-    sound = (c for c in clients if type(c) is int and 0 <= c < num_clients)
     return Report(
-        list(dict.fromkeys(sound)),
+        clients,
         samples if type(samples) is int and 0 <= samples <= MOST_SAMPLES else None,
         told.get("own-data") is True,
         printable(problem if isinstance(problem, str) else "it does not say why"),
         told.get("lacks-frozen") is True,
         facts_of(told),
     )
+
+
+def _claim(told: dict[str, Any], num_clients: int) -> Sequence[int] | None:
+    """Return the clients that a node claims and that exist; None if it does not say which."""
+    bounds, clients = told.get("range"), told.get("clients")
+    if are_whole_numbers(bounds) and len(bounds) == 3:  # type: ignore[arg-type]
+        start, stop, step = bounds  # type: ignore[misc]
+        return range(start, min(stop, num_clients), step) if start >= 0 and step > 0 else None
+    if not isinstance(clients, list):
+        return None
+    return list(dict.fromkeys(c for c in clients if type(c) is int and 0 <= c < num_clients))

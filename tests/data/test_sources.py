@@ -210,12 +210,17 @@ def test_so_many_samples_at_random(partition: str) -> None:
     keys: dict[str, Value] = {"partition": partition, "num-clients": 10}
     config = parse_run_config(keys | {"train-samples": 200})
     data = load_images("digits", "")
-    some = load_partition(data, config)
-    assert len(some.indices) == len(set(some.indices)) == 200
-    assert len(set(data.train_labels[some.indices])) == data.num_classes
-    other = load_partition(data, parse_run_config(keys | {"train-samples": 200, "seed": 1}))
-    assert set(other.indices) != set(some.indices)
-    assert len(load_partition(data, parse_run_config(keys)).indices) > 1000
+    other_seed = parse_run_config(keys | {"train-samples": 200, "seed": 1})
+    some, other, whole = (
+        np.concatenate([partition[client] for client in range(10)])
+        for partition in (
+            load_partition(data, chosen) for chosen in (config, other_seed, parse_run_config(keys))
+        )
+    )
+    assert len(some) == len(set(some)) == 200
+    assert len(set(data.train_labels[some])) == data.num_classes
+    assert set(other) != set(some)
+    assert len(whole) > 1000
     with pytest.raises(ConfigError, match="train-samples = 2000 is more than the 1437 of digits"):
         load_partition(data, parse_run_config(keys | {"train-samples": 2000}))
 

@@ -168,7 +168,7 @@ def test_push_and_pull(workers: RayWorkers) -> None:
     message = grid.create_message(RecordDict(), "query", 1, "")
     identities = list(grid.push_messages([message]))
     replies = wait_for(lambda: list(grid.pull_messages(identities)), "a reply")
-    assert replies[0].content["hosting"]["clients"] == list(range(20))
+    assert replies[0].content["hosting"]["range"] == [0, 20, 1]
     assert not list(grid.pull_messages(identities))
 
 

@@ -46,7 +46,7 @@ def test_the_table_is_right_about_sums(name: str) -> None:
     for round_ in (1, 2):
         for strategy in (one, other):
             strategy.ledger.begin(round_, 0)
-            strategy.ledger.accepted = dict.fromkeys(range(8), strategy.ledger.tag)
+            strategy.ledger.accepted.put(range(8), strategy.ledger.tag)
             strategy.on_cohort(range(8), round_, 0)
         group = getattr(one, "group", dict.fromkeys(range(8), 0))
         vectors = [

@@ -86,12 +86,34 @@ def test_flower_s_own_word_that_a_node_is_gone_counts(caplog: pytest.LogCaptureF
 def test_claims_are_whole_numbers_in_range_each_once(claim: list[Any], clients: list[int]) -> None:
     hosting = Hosting(6)
     hosting.update(Claims(node={"clients": claim}))
-    assert hosting.clients == sorted(clients)
+    assert list(hosting.clients) == sorted(clients)
     assert [row.clients for row in hosting.rows()] == [clients]
 
 
 @pytest.mark.parametrize(
-    "claim", [{}, {"clients": 3}, {"clients": "0"}, {"error": NASTY}, {"error": [NASTY]}]
+    ("bounds", "clients"),
+    [([1, 6, 2], [1, 3, 5]), ([4, 2**62, 1], [4, 5]), ([6, 2**62, 1], []), ([3, 0, 1], [])],
+)
+def test_ranges_are_cut_to_the_clients_there_are(bounds: list[int], clients: list[int]) -> None:
+    hosting = Hosting(6)
+    hosting.update(Claims(node={"range": bounds}))
+    assert list(hosting.clients) == clients
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {},
+        {"clients": 3},
+        {"clients": "0"},
+        {"error": NASTY},
+        {"error": [NASTY]},
+        {"range": 3},
+        {"range": [0, 6]},
+        {"range": [0, 6, 0]},
+        {"range": [-1, 6, 1]},
+        {"range": [0.0, 6.0, 1.0]},
+    ],
 )
 def test_a_node_that_does_not_say_hosts_nothing(
     claim: dict[str, Any], caplog: pytest.LogCaptureFixture
