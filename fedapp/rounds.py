@@ -7,10 +7,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
-from flwr.superlink.grid import HttpGrid
 
 from fedapp.config import RunConfig
 from fedapp.figures import COLUMNS, FIGURES, accuracy_of
+from fedapp.grids import is_deployed
 from fedapp.observers import Observer, ending
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.rounds_file import Record
@@ -54,7 +54,7 @@ def _meet_nodes(
     grid: Grid, strategy: FederatedStrategy[Any], observers: Sequence[Observer]
 ) -> None:
     """Wait until nodes host enough clients to start."""
-    deployed = isinstance(grid, HttpGrid)
+    deployed = is_deployed(grid)
     try:
         strategy.wait_for_nodes(grid, deployed)
     finally:

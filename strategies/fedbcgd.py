@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from clients.fedbcgd import FedBCGDClient, FedBCGDPlusClient
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.config import RunConfig
 from fedapp.models.layout import Layout, Piece, divide
@@ -121,7 +120,7 @@ ALGORITHM = Algorithm(
     "fedbcgd",
     "each group uploads one block",
     FedBCGD,
-    FedBCGDClient,
+    "clients.fedbcgd:FedBCGDClient",
     options=Options,
     needs=Needs(no_server_lr=True, uniform_weighting=UNIFORM, no_error_feedback=NO_FEEDBACK),
     unread=("control",),
@@ -131,7 +130,7 @@ PLUS = Algorithm(
     "fedbcgd-plus",
     "FedBCGD with control variates and variance reduction",
     FedBCGDPlus,
-    FedBCGDPlusClient,
+    "clients.fedbcgd:FedBCGDPlusClient",
     options=Options,
     needs=Needs(
         no_server_lr=True,

@@ -13,12 +13,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from clients.averaging import FedAvgClient
-from clients.gradma import GradMAClient
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
-from fedapp.projection import Memory
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table
 from fedapp.wire import Arrays, Update
@@ -50,6 +47,8 @@ class GradMA(FederatedStrategy[Options]):
 
     def setup(self) -> None:
         """Start without momentum, and with an empty memory."""
+        from fedapp.projection import Memory  # slow to import: torch
+
         N, S = self.config.num_clients, self.config.clients_per_round
         self.memory_size = self.options.memory_size or min(N, max(S, DEFAULT_MEMORY))
         self.m = np.zeros_like(self.x)
@@ -123,7 +122,7 @@ ALGORITHM = Algorithm(
     "gradma",
     "GradMA-W's workers and GradMA-S's server",
     GradMA,
-    GradMAClient,
+    "clients.gradma:GradMAClient",
     options=Options,
     needs=PROJECTED,
     stateful=True,
@@ -133,7 +132,7 @@ WORKER = Algorithm(
     "gradma-w",
     "local steps that agree with earlier ones",
     FedAvg,
-    GradMAClient,
+    "clients.gradma:GradMAClient",
     options=Options,
     needs=PROJECTED,
     stateful=True,
@@ -144,7 +143,7 @@ SERVER = Algorithm(
     "gradma-s",
     "a server step that agrees with a memory",
     GradMA,
-    FedAvgClient,
+    "clients.averaging:FedAvgClient",
     options=Options,
     table="gradma",
     check=check_memory,

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from clients.mifa import MIFAClient
 from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
@@ -47,7 +46,7 @@ ALGORITHM = Algorithm(
     "mifa",
     "mean of every client's latest update",
     MIFA,
-    MIFAClient,
+    "clients.mifa:MIFAClient",
     needs=NEEDS,
     stateful=True,
 )
@@ -55,7 +54,7 @@ WITH_MOMENTUM = Algorithm(
     "mifam",
     "MIFA with momentum on the server",
     MIFA,
-    MIFAClient,
+    "clients.mifa:MIFAClient",
     options=Options,
     needs=NEEDS,
     stateful=True,

@@ -11,16 +11,19 @@ next. They are dropped: they are no other client's answer.
 
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import httpx
 from flwr.app import Error, Message, Metadata
 from flwr.app.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
-from flwr.superlink.grid import HttpGrid
+
+if TYPE_CHECKING:
+    from flwr.superlink.grid import HttpGrid
 
 
-def pull_one_by_one(grid: HttpGrid) -> None:
+def pull_one_by_one(grid: "HttpGrid") -> None:
     """Let an answer that cannot be read fail alone, whoever pulls."""
     _drop_what_answers_nothing(grid)
     pull = grid.pull_messages
@@ -42,7 +45,7 @@ def pull_one_by_one(grid: HttpGrid) -> None:
     vars(grid)["pull_messages"] = pull_messages
 
 
-def _drop_what_answers_nothing(grid: HttpGrid) -> None:
+def _drop_what_answers_nothing(grid: "HttpGrid") -> None:
     """Keep the messages of which the SuperLink, and not their sender, says that they answer what was asked for."""
     client = grid._runtime_client
     pull = client.PullMessages
