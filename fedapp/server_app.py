@@ -13,7 +13,7 @@ from fedapp.checkpoint import Checkpoints, CheckpointWriter
 from fedapp.config import RunConfig
 from fedapp.console import RunConsole
 from fedapp.engine import InlineGrid
-from fedapp.engine.pulling import pull_one_by_one
+from fedapp.engine.pulling import poll_often, pull_one_by_one
 from fedapp.errors import ConfigError, log_as_one_sentence
 from fedapp.evaluation import demand_held_out
 from fedapp.files import writable_directory
@@ -43,6 +43,8 @@ def main(grid: Grid, context: Context) -> None:
     log_as_one_sentence()
     config = parse_run_config(context.run_config)
     if is_deployed(grid):
+        pull_one_by_one(grid)
+        poll_often(grid)
         with saved_before_exit(grid):
             run(grid, config)
     else:
@@ -52,8 +54,6 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, config: RunConfig) -> RunDirectory:
     """Run one experiment on a grid; what it has is saved however it ends."""
     find_algorithm(config.algorithm)  # an unknown one is reported before data are loaded
-    if is_deployed(grid):
-        pull_one_by_one(grid)
     config = agreement.with_facts(grid, config)
     problem = make_problem(config, server_shard(config))
     building.check(config, problem)
