@@ -70,7 +70,7 @@ class Federation:
                 "FLWR_HOME": str(home),
                 "FLWR_TELEMETRY_ENABLED": "0",
                 "PYTHONUNBUFFERED": "1",  # what is logged can be read at once
-                "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds until a message's process is started; Flower's own: 1
+                "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds until a message's process is started; Flower's own: 1
                 "RAY_ADDRESS": "local",  # a Ray of its own, whatever else runs on this machine
                 "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             }

@@ -22,7 +22,7 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 
 from fedapp.warm import channel
 
-IDLE_LIMIT = 600.0  # seconds after which a worker that nobody asks ends
+IDLE_LIMIT = 60.0  # seconds after which a worker that nobody asks ends; where rounds are longer, it would save little
 GONE = select.POLLIN | select.POLLHUP | select.POLLRDHUP | select.POLLERR
 
 
