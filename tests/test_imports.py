@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from clients.averaging import FedAvgClient
 from fedapp import Algorithm, Client
 from fedapp.registry import ALGORITHMS
@@ -48,6 +50,7 @@ print(json.dumps(new))
 """
 
 
+@pytest.mark.slow
 def test_commands_import_only_what_they_need(tmp_path: Path, run_inline: RunInline) -> None:
     runs = str(run_inline(num_rounds=1))
     allowed: list[tuple[list[str], set[str]]] = [

@@ -134,7 +134,7 @@ class RayWorkers:
     """W workers, on this machine or on a Ray cluster, which serve any number of runs."""
 
     def __init__(
-        self, count: int = 0, address: str = "", app: str = "fedapp.client_app:app"
+        self, count: int = 0, address: str = "", app: str = "fedapp.node:app"
     ) -> None:
         self._app = app
         self.shares_disk = not address  # clients' states are on a disk that the server sees
