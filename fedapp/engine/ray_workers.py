@@ -133,9 +133,7 @@ class Worker:
 class RayWorkers:
     """W workers, on this machine or on a Ray cluster, which serve any number of runs."""
 
-    def __init__(
-        self, count: int = 0, address: str = "", app: str = "fedapp.node:app"
-    ) -> None:
+    def __init__(self, count: int = 0, address: str = "", app: str = "fedapp.node:app") -> None:
         self._app = app
         self.shares_disk = not address  # clients' states are on a disk that the server sees
         self._directory = shared_memory_dir()

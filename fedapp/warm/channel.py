@@ -9,13 +9,13 @@ import socket
 import stat
 import struct
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 READY = b"+"  # from the worker, before it is asked
 FAILED = b"-"  # its answer where serving raised; otherwise READY and two parts
-LONGEST_PATH = (
-    100  # bytes; Linux takes 107, and a worker that starts has a longer name for a moment
-)
+# Bytes of the directory: a socket's own name has 24 at most, and Linux takes 107 for both.
+LONGEST_PATH = 80
 _LENGTHS = struct.Struct("!QQ")
 _CREDENTIALS = struct.Struct("3i")  # process, user, group, as the kernel says
 Parts = tuple[bytes, bytes]
@@ -33,11 +33,20 @@ def private_directory() -> Path:
     """Return this user's directory for sockets, which nobody else can enter or replace."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     path = Path(base) / f"fedapp-{os.getuid()}"
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise ChannelError(f"{path} is too long for sockets")
     path.mkdir(mode=0o700, exist_ok=True)
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ChannelError(f"{path} is not a directory that only this user can enter")
     return path
+
+
+def leave(place: Path) -> None:
+    """Remove a socket, and its directory if it was the last there."""
+    place.unlink(missing_ok=True)
+    with suppress(OSError):
+        place.parent.rmdir()
 
 
 def demand_same_user(connection: socket.socket) -> None:

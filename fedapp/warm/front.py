@@ -68,8 +68,6 @@ def _owner() -> int | None:
 
 def _ask(owner: int, message: Message, context: Context) -> Message | None:
     place = channel.private_directory() / f"{_identity(owner, context)}.sock"
-    if len(os.fsencode(place)) > channel.LONGEST_PATH:
-        raise channel.ChannelError(f"{place} is too long for a socket")
     request = message_to_proto(message).SerializeToString()
     remembered = context_to_proto(context).SerializeToString()
     with closing(_connected(place) or _started(place, owner)) as connection:
@@ -94,7 +92,7 @@ def _identity(owner: int, context: Context) -> str:
     """Return the name of the worker that may serve a message of this run on this node, with this app and environment."""
     of_process = [owner, channel.started_at(owner), sys.executable, sys.path, str(Path.cwd())]
     about = [*of_process, context.run_id, context.node_id, sorted(os.environ.items())]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
 def _connected(place: Path) -> socket.socket | None:

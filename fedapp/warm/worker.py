@@ -51,6 +51,7 @@ def main(descriptor: str, place: str, owner: str, owner_started: str) -> None:
 def _listening(place: Path) -> Iterator[socket.socket]:
     """Listen at a place, which nobody finds before the socket is ready, and leave nothing behind."""
     with socket.socket(socket.AF_UNIX) as listener:
+        channel.private_directory()  # a worker that has ended may have removed it
         new = place.with_suffix(f".{os.getpid()}")
         before = os.umask(0o177)
         try:
@@ -65,7 +66,7 @@ def _listening(place: Path) -> Iterator[socket.socket]:
         finally:
             with suppress(OSError):
                 if place.stat().st_ino == mine:  # not that of a worker which took over
-                    place.unlink()
+                    channel.leave(place)
 
 
 def _next(listener: socket.socket, watched: int) -> socket.socket | None:
@@ -116,7 +117,7 @@ def _wanted(connection: socket.socket, watched: int, place: Path) -> Iterator[No
         poll.register(connection, GONE)
         poll.register(done, select.POLLIN)
         if done not in {descriptor for descriptor, _ in poll.poll()}:
-            place.unlink(missing_ok=True)
+            channel.leave(place)
             os._exit(1)
 
     watcher = threading.Thread(target=watch, daemon=True)

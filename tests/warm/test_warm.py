@@ -167,7 +167,7 @@ def test_a_run_has_one_worker_which_gives_the_same_bits_and_ends_with_its_node(
     assert other != known
     owner.end()
     wait_for(lambda: not owner.workers(), "the end of the worker")
-    assert list(owner.sockets.iterdir()) == []
+    assert not owner.sockets.exists()
 
 
 def _without_content(served: Served) -> tuple[bytes, str]:
@@ -251,7 +251,8 @@ def test_nobody_asks_a_worker_that_is_switched_off_or_busy_or_lacks_an_object(
 
 def test_a_worker_ends_in_the_middle_of_a_message_that_nobody_waits_for(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
-    place = tmp_path / "its.sock"
+    place = tmp_path / "sockets" / "its.sock"
+    place.parent.mkdir()
     place.touch()
     watched = os.pidfd_open(os.getpid())
     child = os.fork()
@@ -263,7 +264,7 @@ def test_a_worker_ends_in_the_middle_of_a_message_that_nobody_waits_for(tmp_path
     theirs.close()
     ours.close()
     _, status = os.waitpid(child, 0)
-    assert (os.waitstatus_to_exitcode(status), place.exists()) == (1, False)
+    assert (os.waitstatus_to_exitcode(status), place.parent.exists()) == (1, False)
 
 
 def test_a_process_that_is_not_flowers_has_no_worker(
@@ -293,22 +294,27 @@ def test_another_users_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             channel.demand_same_user(one)
 
 
-@pytest.mark.parametrize("spoil", ["link", "file", "open"])
+@pytest.mark.parametrize("spoil", ["", "link", "file", "open", "long"])
 def test_a_directory_that_others_may_have_made_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, spoil: str
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    place = tmp_path / f"fedapp-{os.getuid()}"
+    base = tmp_path_factory.mktemp("long" * 20 if spoil == "long" else "d")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
+    place = base / f"fedapp-{os.getuid()}"
+    if not spoil:
+        assert channel.private_directory() == place
+        return
     if spoil == "link":
-        (tmp_path / "elsewhere").mkdir(mode=0o700)
-        place.symlink_to(tmp_path / "elsewhere")
+        (base / "elsewhere").mkdir(mode=0o700)
+        place.symlink_to(base / "elsewhere")
     elif spoil == "file":
         place.touch()
-    else:
+    elif spoil == "open":
         place.mkdir()
         place.chmod(0o770)
-    with pytest.raises((channel.ChannelError, OSError)):
+    with pytest.raises((channel.ChannelError, FileExistsError)):
         channel.private_directory()
+    assert place.exists() == (spoil != "long")
 
 
 def test_a_torn_answer_is_noticed() -> None:
