@@ -1,5 +1,6 @@
 """The warm worker: serves the messages of one run on one node, one after the other, until it is no longer needed."""
 
+import errno
 import os
 import select
 import signal
@@ -51,7 +52,7 @@ def main(descriptor: str, place: str, owner: str, owner_started: str) -> None:
 def _listening(place: Path) -> Iterator[socket.socket]:
     """Listen at a place, which nobody finds before the socket is ready, and leave nothing behind."""
     with socket.socket(socket.AF_UNIX) as listener:
-        channel.private_directory()  # a worker that has ended may have removed it
+        _clean(channel.private_directory())  # which a worker that has ended may have removed
         new = place.with_suffix(f".{os.getpid()}")
         before = os.umask(0o177)
         try:
@@ -67,6 +68,15 @@ def _listening(place: Path) -> Iterator[socket.socket]:
             with suppress(OSError):
                 if place.stat().st_ino == mine:  # not that of a worker which took over
                     channel.leave(place)
+
+
+def _clean(directory: Path) -> None:
+    """Remove the sockets of workers that were killed."""
+    for place in directory.glob("*.sock"):
+        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+            probe.setblocking(False)
+            if probe.connect_ex(str(place)) == errno.ECONNREFUSED:
+                place.unlink()
 
 
 def _next(listener: socket.socket, watched: int) -> socket.socket | None:

@@ -149,6 +149,9 @@ def test_a_run_has_one_worker_which_gives_the_same_bits_and_ends_with_its_node(
 ) -> None:
     """Round by round, with what the node remembers; after the worker is killed, another goes on."""
     query, first, second, third = recorded
+    owner.sockets.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as killed:  # what another run's worker has left
+        killed.bind(str(owner.sockets / "left.sock"))
     owner.assert_serves(0, query, warm=True)
     (known,) = owner.workers()
     (place,) = owner.sockets.glob("*.sock")
