@@ -16,7 +16,7 @@ from flwr.app import Array, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedapp import client_app, wire
+from fedapp import client_app, node, wire
 from fedapp.client import Client
 from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
@@ -52,13 +52,13 @@ _raising: set[int] = set()
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
-    return client_app.query(message, context)
+    return node.query(message, context)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train, but for the clients whose turn it is to raise."""
-    config = client_app._config(context)
+    config = node._config(context)
     head: Any = message.content.config_records["round"]
     attempt = _attempt(config, head)
     _raising.clear()
@@ -70,7 +70,7 @@ def train(message: Message, context: Context) -> Message:
     healthy = ALGORITHMS[config.algorithm]
     ALGORITHMS[config.algorithm] = replace(healthy, client=_that_raises(healthy.client))
     try:
-        return client_app.train(message, context)
+        return node.train(message, context)
     finally:
         ALGORITHMS[config.algorithm] = healthy
 

@@ -1,27 +1,19 @@
 """The clients of DIANA and VR-DIANA; see `strategies/diana.py`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedapp.client import Client
-from fedapp.compression import Compressor
 from fedapp.randomness import generator
-
-if TYPE_CHECKING:
-    from strategies.diana import Options, VROptions
-
-
-def shift_step(alpha: float, compressor: Compressor | None, size: int) -> float:
-    """Return alpha; if it is 0, 1/(1 + q)."""
-    return alpha or 1 / (1 + (compressor.variance(size) if compressor else 0.0))
+from strategies.diana import Options, VROptions, shift_step
 
 
 class DIANAClient(Client):
     """Sends the compressed difference between its gradient and its shift h_i."""
 
-    options: "Options"
+    options: Options
     sends = ("q",)
 
     def update(self, x: Tensor) -> dict[str, Tensor]:
@@ -40,7 +32,7 @@ class DIANAClient(Client):
 class VRDIANAClient(DIANAClient):
     """DIANA with the loopless SVRG estimator."""
 
-    options: "VROptions"
+    options: VROptions
 
     def estimate(self, x: Tensor, batch: Any) -> Tensor:
         """Return g_i(x) - g_i(w_i) + G_i(w_i), then w_i <- x with probability p."""

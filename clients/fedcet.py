@@ -1,31 +1,16 @@
 """FedCET's client; see `strategies/fedcet.py`."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from fedapp.client import Client
-from fedapp.config import RunConfig
-
-if TYPE_CHECKING:
-    from strategies.fedcet import Options
-
-
-def largest_gain(config: RunConfig) -> float:
-    """Return what c must stay below: 2/((tau + 3) alpha)."""
-    return 2 / ((config.local_steps + 3) * config.largest_lr)
-
-
-def exchange_gain(c: float, config: RunConfig) -> float:
-    """Return c; if it is 0, nine tenths of what is allowed, which was fastest."""
-    return c or 0.9 * largest_gain(config)
+from strategies.fedcet import Options, exchange_gain
 
 
 class FedCETClient(Client):
     """Steps along g + d_i; sends z_i as its difference to the model that it received."""
 
-    options: "Options"
+    options: Options
     sends = ("p",)
 
     def update(self, x: Tensor) -> dict[str, Tensor]:

@@ -5,23 +5,12 @@ The client keeps delta_i + a D_i / tau_i, and takes a T off when it comes with i
 the same tau, T = D / tau, and it is D that comes.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from clients.averaging import FedAvgClient
 from fedapp.client import Client
-from fedapp.compression import Compressor
-
-if TYPE_CHECKING:
-    from strategies.fedcomgate import GateOptions, Options
-
-
-def damping(chosen: float, compressor: Compressor | None, size: int) -> float:
-    """Return a; if it is 0, 1 where the compressor's relative variance q is at most 1, else 1/(1 + q)."""
-    q = compressor.typical_variance(size) if compressor else 0.0
-    return chosen or (1.0 if q <= 1 else 1 / (1 + q))
+from strategies.fedcomgate import GateOptions, Options, damping
 
 
 class FedCOMClient(FedAvgClient):
@@ -48,7 +37,7 @@ class TrackingClient(Client):
 class GateClient(TrackingClient):
     """What FedGATE and FedCOMGATE share: where to start, and what is left of delta_i."""
 
-    options: "GateOptions"
+    options: GateOptions
 
     def damping(self, x: Tensor) -> float:
         """Return the damping a."""
@@ -96,7 +85,7 @@ class FedGATEClient(GateClient):
 class FedCOMGATEClient(GateClient):
     """Tracks the difference between what it sent, compressed, and the mean of that."""
 
-    options: "Options"
+    options: Options
     sends = ("D",)
 
     def update(

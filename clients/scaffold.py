@@ -1,20 +1,17 @@
 """SCAFFOLD's client; see `strategies/scaffold.py`."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from clients.fedcomgate import TrackingClient, damping
-
-if TYPE_CHECKING:
-    from strategies.scaffold import Options
+from clients.fedcomgate import TrackingClient
+from strategies.fedcomgate import damping
+from strategies.scaffold import Options
 
 
 class ScaffoldClient(TrackingClient):
     """Local steps corrected by c - c_i."""
 
-    options: "Options"
+    options: Options
     sends = ("u", "dc")
     differences = ("dc",)
 

@@ -64,13 +64,17 @@ class Federation:
         self.credentials = home / "credentials"
         self.nodes: dict[int, Process] = {}
         self._started: list[Process] = []
-        self._environment = os.environ | {
-            "FLWR_HOME": str(home),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "PYTHONUNBUFFERED": "1",  # what is logged can be read at once
-            "RAY_ADDRESS": "local",  # a Ray of its own, whatever else runs on this machine
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        }
+        self.environment = (
+            os.environ
+            | {
+                "FLWR_HOME": str(home),
+                "FLWR_TELEMETRY_ENABLED": "0",
+                "PYTHONUNBUFFERED": "1",  # what is logged can be read at once
+                "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds until a message's process is started; Flower's own: 1
+                "RAY_ADDRESS": "local",  # a Ray of its own, whatever else runs on this machine
+                "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            }
+        )
 
     def __enter__(self) -> "Federation":
         """Start the SuperLink and, if it is secure, the proxy; wait until they answer."""
@@ -158,7 +162,7 @@ class Federation:
         with (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
-                env=self._environment | {"FLWR_HOME": str(home)},
+                env=self.environment | {"FLWR_HOME": str(home)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -186,7 +190,7 @@ class Federation:
         """Run a command of Flower's, and return what it prints."""
         done = subprocess.run(
             [BIN / "flwr", *arguments],
-            env=self._environment,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=600,
@@ -200,7 +204,7 @@ class Federation:
         given = ["--run-config", config] if config else []
         process = subprocess.Popen(
             [BIN / "flwr", "run", str(self.app), NAME, "--stream", *given, *options],
-            env=self._environment,
+            env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=shown,
             stderr=subprocess.STDOUT if shown else None,

@@ -4,7 +4,6 @@ What is exported here is the public API, documented and kept stable; everything 
 """
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,10 +28,7 @@ if TYPE_CHECKING:
     from fedapp.tables import Table as Table
     from fedapp.wire import Update as Update
 
-try:
-    __version__ = version("fedapp")
-except PackageNotFoundError:  # run from a bundle that Flower unpacked
-    __version__ = "unpacked"
+    __version__: str
 
 # Imported when they are first used: torch takes seconds, and much needs no torch.
 _PLACES = {
@@ -61,9 +57,20 @@ __all__ = sorted([*_PLACES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+    try:
+        return version("fedapp")
+    except PackageNotFoundError:  # run from a bundle that Flower unpacked
+        return "unpacked"
 
 
 def __dir__() -> list[str]:

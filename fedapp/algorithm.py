@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
+from fedapp.doors import find_object
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout
 from fedapp.tables import NoOptions, Table, Value
@@ -115,10 +116,27 @@ def _no_advice(config: RunConfig, compressor: Compressor, size: int) -> list[str
     return []
 
 
+class _ClientClass:
+    """A field that holds a class of clients; given by its name, the class is imported when it is first asked for."""
+
+    def __set__(self, algorithm: "Algorithm", given: "type[Client] | str") -> None:
+        vars(algorithm)["client"] = given
+
+    def __get__(self, algorithm: "Algorithm | None", owner: object = None) -> "type[Client]":
+        if algorithm is None:  # a dataclass asks for the field's default
+            raise AttributeError("client")
+        given = vars(algorithm)["client"]
+        if isinstance(given, str):
+            given = vars(algorithm)["client"] = find_object("client", given)
+        return cast("type[Client]", given)
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm by its name in the config.
 
+    `client` is a class, or the name of one as "package.module:name": the commands that list algorithms or check a config
+    do not need it, and torch, which takes seconds to import, comes with it.
     `compressor` is what clients use unless the config names another. `table` is the table of its options; variants
     such as gradma-w share one, and `unread` are the keys in it that this variant ignores. `check` raises ConfigError if
     options do not fit the config. `notes` are told before the first round, and so is `advice` about a compressor, for a
@@ -128,7 +146,7 @@ class Algorithm:
     name: str
     summary: str
     strategy: "type[FederatedStrategy[Any]]"
-    client: "type[Client]"
+    client: _ClientClass = _ClientClass()  # a descriptor, not a default
     options: type[Table] = NoOptions
     needs: Needs = field(default_factory=Needs)
     stateful: bool = False  # clients remember something between rounds

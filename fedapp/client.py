@@ -16,7 +16,8 @@ from fedapp.errors import ConfigError
 from fedapp.feedback import EF21
 from fedapp.optimizers import clip_, make_optimizer
 from fedapp.privacy import node_privacy
-from fedapp.problems.protocols import Loss, NetworkObjective, Objective
+from fedapp.problems.problem import Loss
+from fedapp.problems.protocols import NetworkObjective, Objective
 from fedapp.randomness import generator
 from fedapp.tables import Table
 from fedapp.uplink import Uplink

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from flwr.common.config import flatten_dict
 
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
@@ -26,6 +25,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def flat_keys(path: Path, table: dict[str, Any]) -> dict[str, Value]:
     """Return the keys of a file as Flower writes them: one level, dotted."""
+    from flwr.common.config import flatten_dict  # all of Flower comes with it: half a second
+
     try:
         return dict(flatten_dict(table))
     except ValueError as error:
@@ -65,7 +66,7 @@ def absolute_paths(values: dict[str, Value]) -> dict[str, Value]:
 
 def read_config(presets: Sequence[Path], assignments: Sequence[str]) -> RunConfig:
     """Return the run config that preset files and assignments give."""
-    from fedapp.parsing import parse_run_config  # slow to import: torch comes with it
+    from fedapp.parsing import parse_run_config  # slow to import: Flower comes with it
 
     return parse_run_config(absolute_paths(read_overrides(presets, assignments)))
 
@@ -118,10 +119,10 @@ def _names_of(key: str) -> list[str]:
 
         return ["digits", *DATASETS, *HUB]
     if key == "model":
-        from fedapp.models.networks import NETWORKS
+        from fedapp.models.keys import NETWORK_NAMES
         from fedapp.problems.kinds import MODELS
 
-        return [*NETWORKS, *MODELS]
+        return [*NETWORK_NAMES, *MODELS]
     return next((declared.names for declared in _declared_keys() if declared.path == key), [])
 
 

@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from flwr.common.config import flatten_dict
 from pydantic import Field, field_validator, model_validator
 
 from fedapp.doors import is_outside
@@ -621,4 +620,10 @@ class RunConfig(Table):
 
     def flat(self) -> dict[str, Value]:
         """Return the config as Flower writes it: one level, kebab-case, dotted tables."""
-        return dict(flatten_dict(self.model_dump(by_alias=True)))
+        values: dict[str, Value] = {}
+        for name, value in self.model_dump(by_alias=True).items():
+            if isinstance(value, dict):  # a table
+                values |= {f"{name}.{key}": own for key, own in value.items()}
+            else:
+                values[name] = value
+        return values

@@ -9,13 +9,12 @@ from rich.table import Table
 
 from fedapp.attendance import Attendance
 from fedapp.config import RunConfig
-from fedapp.figures import FIGURES, Figure
+from fedapp.figures import FIGURES, Figure, human_bytes
 from fedapp.hosting import Hosting
 from fedapp.observers import Observer
 from fedapp.problems import kind_of, subject
 from fedapp.rounds_file import Record
 from fedapp.terminal import make_console
-from fedapp.traffic import human_bytes
 
 MOST_NODES = 50  # that are shown one by one
 MOST_CLIENTS = 5  # of a node

@@ -29,8 +29,8 @@ from fedapp.compression.contexts import Pieces
 from fedapp.compression.grid import OnGrid
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.figures import human_bytes
 from fedapp.files import arrays_digest
-from fedapp.traffic import human_bytes
 from fedapp.wire import Arrays
 
 FIRST = 8  # the first model, of which no movement is known, has a step 2^FIRST times as fine

@@ -196,3 +196,12 @@ def ranked(names: Iterable[str]) -> list[str]:
 def headline(names: Iterable[str]) -> str:
     """Return the figure that runs with these figures are judged by; an empty string if there is none."""
     return next(iter(ranked(names)), "")
+
+
+def human_bytes(count: float) -> str:
+    """Write a number of bytes with three digits and a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:,.0f} TB"

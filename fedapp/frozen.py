@@ -5,15 +5,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, RecordDict
 
 from fedapp import wire
 from fedapp.config import RunConfig
 from fedapp.files import DamagedFileError, load_arrays, save_arrays, writable_directory
-from fedapp.models.frozen import FrozenPart, frozen_part_of
 from fedapp.refusals import Reason, Refusal
 from fedapp.wire import Arrays
+
+if TYPE_CHECKING:  # which imports torch
+    from fedapp.models.frozen import FrozenPart
 
 log = logging.getLogger("flwr")
 MOST_SENT = 3  # how often a node may ask for it
@@ -23,7 +26,7 @@ KEPT = "frozen"  # directory in a node's state-dir, and start of a record's name
 class FrozenSender:
     """The server's side: sends what is frozen to the nodes that lack it."""
 
-    def __init__(self, part: FrozenPart | None) -> None:
+    def __init__(self, part: "FrozenPart | None") -> None:
         self._part = part
         self.digest = part.digest if part else ""
         self._asking: set[int] = set()  # nodes that have asked for it in a round
@@ -93,6 +96,8 @@ class FrozenStore:
 
 def bring_up_to_date(problem: object, digest: str, sent: Arrays, store: FrozenStore) -> None:
     """Give a node's problem the server's frozen part, if it has another; LacksFrozenError if that is not here."""
+    from fedapp.models.frozen import frozen_part_of
+
     part = frozen_part_of(problem)
     if part is None or not digest or part.digest == digest:
         return

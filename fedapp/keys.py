@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin
 
-from flwr.common.config import parse_config_args
 from pydantic import BaseModel
 from rich.markup import escape
 from rich.table import Table
@@ -21,6 +20,8 @@ _ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits
 
 def read_assignments(text: str) -> dict[str, bool | int | float | str]:
     """Read "key=value key=value" as `flwr run -c` does; nothing if it is not understood."""
+    from flwr.common.config import parse_config_args  # all of Flower comes with it: half a second
+
     try:
         parsed = parse_config_args([text])
     except Exception:  # Flower raises a type of its command line's

@@ -10,11 +10,10 @@ import logging
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedapp import __version__
+import fedapp
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.files import (
@@ -78,7 +77,13 @@ class Manifest:
 
     def write(self, directory: Path) -> None:
         """Write `config.json`, all of it or nothing."""
-        versions = {"fedapp": __version__, "flwr": version("flwr"), "torch": version("torch")}
+        from importlib.metadata import version  # slow to import
+
+        versions = {
+            "fedapp": fedapp.__version__,
+            "flwr": version("flwr"),
+            "torch": version("torch"),
+        }
         content = {
             "format": FORMAT,
             "identity": self.identity,

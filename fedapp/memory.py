@@ -17,10 +17,10 @@ import numpy as np
 from fedapp.algorithm import Algorithm
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
+from fedapp.figures import human_bytes
 from fedapp.problems.protocols import Start
 from fedapp.registry import find_algorithm, find_compressor, keeps_state
 from fedapp.strategy import FederatedStrategy
-from fedapp.traffic import human_bytes
 
 SUMS = 2  # of a round's updates, each by its slices: as they are added up, and as a message
 SLICES = {"float32": 2, "float64": 3}

@@ -6,8 +6,8 @@ from rich.table import Table
 
 from fedapp.building import expected_bytes, make_strategy
 from fedapp.config import RunConfig
+from fedapp.figures import human_bytes
 from fedapp.problems import kind_of, subject
-from fedapp.traffic import human_bytes
 
 COLUMNS = ["algorithm", "compressor", "data", "model", "parameters", "clients", "rounds"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
-from flwr.superlink.grid import HttpGrid
 
 from fedapp.config import RunConfig
 from fedapp.figures import COLUMNS, FIGURES, accuracy_of
+from fedapp.grids import is_deployed
 from fedapp.observers import Observer, ending
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.rounds_file import Record
@@ -53,14 +53,14 @@ def run_rounds(
 
 def may_add_up(grid: Grid) -> bool:
     """Return whether nodes may add their clients' updates up; a real one answers for each of its clients."""
-    return not isinstance(grid, HttpGrid)
+    return not is_deployed(grid)
 
 
 def _meet_nodes(
     grid: Grid, strategy: FederatedStrategy[Any], observers: Sequence[Observer]
 ) -> None:
     """Wait until nodes host enough clients to start."""
-    deployed = isinstance(grid, HttpGrid)
+    deployed = is_deployed(grid)
     try:
         strategy.wait_for_nodes(grid, deployed)
     finally:

@@ -7,7 +7,6 @@ from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.superlink.grid import HttpGrid
 
 from fedapp import agreement, building, memory
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
@@ -16,10 +15,11 @@ from fedapp.console import RunConsole
 from fedapp.devices import find_device
 from fedapp.engine import InlineGrid
 from fedapp.engine.local import LocalGrid
-from fedapp.engine.pulling import pull_one_by_one
+from fedapp.engine.pulling import poll_often, pull_one_by_one
 from fedapp.errors import ConfigError, log_as_one_sentence
 from fedapp.evaluation import demand_held_out
 from fedapp.files import writable_directory
+from fedapp.grids import is_deployed
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem, rehearse
@@ -44,18 +44,18 @@ def main(grid: Grid, context: Context) -> None:
     """Run one experiment."""
     log_as_one_sentence()
     config = parse_run_config(context.run_config)
-    if not isinstance(grid, HttpGrid):
-        run(grid, config)
-        return
-    with saved_before_exit(grid):
+    if is_deployed(grid):
+        pull_one_by_one(grid)
+        poll_often(grid)
+        with saved_before_exit(grid):
+            run(grid, config)
+    else:
         run(grid, config)
 
 
 def run(grid: Grid, config: RunConfig) -> RunDirectory:
     """Run one experiment on a grid; what it has is saved however it ends."""
     find_algorithm(config.algorithm)  # an unknown one is reported before data are loaded
-    if isinstance(grid, HttpGrid):
-        pull_one_by_one(grid)
     config = agreement.with_facts(grid, config)
     problem = make_problem(config, server_shard(config))
     building.check(config, problem)
@@ -108,7 +108,7 @@ def _processes_here(grid: Grid) -> int:
 
 def _check_places(grid: Grid, config: RunConfig, problem: FederatedProblem) -> None:
     """Report what the config asks for and is not there, before the run has a directory."""
-    if not isinstance(grid, HttpGrid):  # the nodes are on this machine
+    if not is_deployed(grid):  # the nodes are on this machine
         contexts = grid.contexts.values() if isinstance(grid, InlineGrid) else ()
         demand_held_out(config, any("data-dir" in context.node_config for context in contexts))
         if config.server_data:  # and have no data but these

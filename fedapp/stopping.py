@@ -9,16 +9,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flwr.superlink.grid import HttpGrid
+if TYPE_CHECKING:
+    from flwr.superlink.grid import HttpGrid
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)  # Flower sends SIGINT to itself after `flwr stop`
 WAITING = ("get_nodes", "push_messages", "pull_messages", "send_and_receive")
 
 
 @contextmanager
-def saved_before_exit(grid: HttpGrid) -> Iterator[None]:
+def saved_before_exit(grid: "HttpGrid") -> Iterator[None]:
     """Let a signal end the block, as SystemExit, and hand it to Flower only when the block has saved its results.
 
     The block ends while it waits for the SuperLink, never in the middle of an update: the model that it saves is that

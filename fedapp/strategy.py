@@ -7,13 +7,12 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from flwr.superlink.grid import HttpGrid
 from numpy.typing import NDArray
 
 from fedapp import aggregation, traffic, wire
@@ -31,10 +30,10 @@ from fedapp.exchange import Exchange
 from fedapp.failures import FailureLog
 from fedapp.feedback import EF21, MeanOfKnown
 from fedapp.frozen import FrozenSender
+from fedapp.grids import is_deployed
 from fedapp.hosting import Hosting
 from fedapp.ledger import Place, StateLedger, part_of
 from fedapp.lengths import UpdateLengths
-from fedapp.models.frozen import FrozenPart
 from fedapp.models.layout import Layout, Piece
 from fedapp.privacy import server_privacy
 from fedapp.problems.protocols import Vector
@@ -44,6 +43,9 @@ from fedapp.tables import AnyOptions
 from fedapp.threads import one_thread
 from fedapp.waiting import wait_for_all, wait_for_clients
 from fedapp.wire import Arrays, Reply, Update
+
+if TYPE_CHECKING:  # which imports torch
+    from fedapp.models.frozen import FrozenPart
 
 log = logging.getLogger("flwr")
 
@@ -76,7 +78,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         layout: Layout | None = None,
         facts: Facts | None = None,
         place: Place | None = None,
-        frozen: FrozenPart | None = None,
+        frozen: "FrozenPart | None" = None,
     ) -> None:
         self.algorithm = algorithm
         self.config = config
@@ -369,7 +371,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
                 f"The step size depends on the number of rounds: make the strategy with num-rounds = {num_rounds}."
             )
         one_thread()
-        self.wait_for_nodes(grid, isinstance(grid, HttpGrid))
+        self.wait_for_nodes(grid, is_deployed(grid))
         return super().start(grid, initial_arrays, num_rounds, *others, **named)
 
     def arrays(self) -> ArrayRecord:

@@ -15,14 +15,15 @@ So every thread calls `one_thread` before it computes: `make_problem` does, on a
 import sys
 from functools import lru_cache
 
-import numpy as np  # noqa: F401  # brings an OpenBLAS
-import scipy.linalg  # noqa: F401  # brings another
-import torch
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
 
 def one_thread() -> None:
     """Let torch, in the calling thread, and BLAS, in this process, use one thread from now on."""
+    import numpy as np  # noqa: F401  # brings an OpenBLAS
+    import scipy.linalg  # noqa: F401  # brings another
+    import torch  # here, because modules that mention threads are imported without computing
+
     torch.set_num_threads(1)
     libraries = _libraries(len(sys.modules))
     libraries.limit(limits=1)

@@ -17,6 +17,7 @@ import numpy as np
 from fedapp import wire
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
+from fedapp.figures import human_bytes
 from fedapp.models.layout import Piece
 from fedapp.randomness import generator
 
@@ -108,12 +109,3 @@ def sending_seconds(config: RunConfig, bits: float, num_parameters: int) -> floa
     """Return how long bits of all clients take, one client after the other, as over one shared channel."""
     bandwidth = BITS_PER_NUMBER * num_parameters / max(config.time.comm_comp_ratio, 1e-12)
     return bits / bandwidth
-
-
-def human_bytes(count: float) -> str:
-    """Write a number of bytes with three digits and a unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:,.0f} TB"

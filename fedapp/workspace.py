@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 from flwr.serverapp import Grid
-from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 from fedapp.config import RunConfig
 from fedapp.deliveries import UNDELIVERED
 from fedapp.files import checkpoint_paths, writable_directory
+from fedapp.grids import is_deployed, is_simulated
 from fedapp.ledger import Place
 from fedapp.manifest import CHECKPOINTS
 from fedapp.registry import keeps_state
@@ -23,7 +23,7 @@ class Workspace:
     """
 
     def __init__(self, grid: Grid, config: RunConfig, directory: RunDirectory) -> None:
-        deployed = isinstance(grid, HttpGrid)
+        deployed = is_deployed(grid)
         checkpoints = checkpoint_paths(directory.path / CHECKPOINTS)
         self.resumable = bool(config.checkpoint_every or checkpoints)
         self.notes: list[str] = []  # for the user
@@ -33,7 +33,7 @@ class Workspace:
         state_dir = config.state_dir
         keeps = keeps_state(config)
         if (keeps or config.downlink != "none") and not state_dir:
-            if isinstance(grid, InMemoryGrid) or (keeps and self.resumable and not deployed):
+            if is_simulated(grid) or (keeps and self.resumable and not deployed):
                 # Flower's simulation carries a node's Context with every message to it and back; and what
                 # is in a process's memory is lost with it.
                 state_dir = str(writable_directory("results-dir", self._client_state))

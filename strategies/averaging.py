@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from clients.averaging import FedAvgClient, FedProxClient
 from fedapp.algorithm import Algorithm
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table
@@ -95,32 +94,34 @@ class FedAdam(FederatedStrategy[FedAdamOptions]):
         self.x = self.x + self.server_lr * self.m / (np.sqrt(self.v) + eps)
 
 
-FEDAVG = Algorithm("fedavg", "local SGD, then the mean of the updates", FedAvg, FedAvgClient)
+FEDAVG = Algorithm(
+    "fedavg", "local SGD, then the mean of the updates", FedAvg, "clients.averaging:FedAvgClient"
+)
 FEDPROX = Algorithm(
     "fedprox",
     "FedAvg whose clients are held back towards x",
     FedAvg,
-    FedProxClient,
+    "clients.averaging:FedProxClient",
     options=FedProxOptions,
 )
 FEDAVGM = Algorithm(
     "fedavgm",
     "FedAvg with momentum on the server",
     FedAvgM,
-    FedAvgClient,
+    "clients.averaging:FedAvgClient",
     options=FedAvgMOptions,
 )
 FEDPROXM = Algorithm(
     "fedproxm",
     "FedProx with momentum on the server",
     FedAvgM,
-    FedProxClient,
+    "clients.averaging:FedProxClient",
     options=FedProxMOptions,
 )
 FEDADAM = Algorithm(
     "fedadam",
     "FedAvg's clients, Adam on the server",
     FedAdam,
-    FedAvgClient,
+    "clients.averaging:FedAvgClient",
     options=FedAdamOptions,
 )

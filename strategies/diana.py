@@ -16,9 +16,9 @@ from dataclasses import replace
 import numpy as np
 from pydantic import Field
 
-from clients.diana import DIANAClient, VRDIANAClient, shift_step
 from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
+from fedapp.compression import Compressor
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table
 from fedapp.wire import Update
@@ -38,6 +38,11 @@ class VROptions(Options):
     probability: float = Field(
         0.0, ge=0, le=1, description="of a new snapshot w_i; 0: 1/(batches of the client)"
     )
+
+
+def shift_step(alpha: float, compressor: Compressor | None, size: int) -> float:
+    """Return alpha; if it is 0, 1/(1 + q)."""
+    return alpha or 1 / (1 + (compressor.variance(size) if compressor else 0.0))
 
 
 class DIANA(FederatedStrategy[Options]):
@@ -68,7 +73,7 @@ ALGORITHM = Algorithm(
     "diana",
     "compressed differences between gradients and shifts",
     DIANA,
-    DIANAClient,
+    "clients.diana:DIANAClient",
     options=Options,
     needs=NEEDS,
     stateful=True,
@@ -78,7 +83,7 @@ VR = Algorithm(
     "vrdiana",
     "DIANA with variance-reduced gradients",
     DIANA,
-    VRDIANAClient,
+    "clients.diana:VRDIANAClient",
     options=VROptions,
     needs=replace(
         NEEDS,

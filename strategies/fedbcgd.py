@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from clients.fedbcgd import FedBCGDClient, FedBCGDPlusClient
 from fedapp.aggregation import Places
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.config import RunConfig
@@ -127,7 +126,7 @@ ALGORITHM = Algorithm(
     "fedbcgd",
     "each group uploads one block",
     FedBCGD,
-    FedBCGDClient,
+    "clients.fedbcgd:FedBCGDClient",
     options=Options,
     needs=Needs(no_server_lr=True, uniform_weighting=UNIFORM, no_error_feedback=NO_FEEDBACK),
     unread=("control",),
@@ -137,7 +136,7 @@ PLUS = Algorithm(
     "fedbcgd-plus",
     "FedBCGD with control variates and variance reduction",
     FedBCGDPlus,
-    FedBCGDPlusClient,
+    "clients.fedbcgd:FedBCGDPlusClient",
     options=Options,
     needs=Needs(
         no_server_lr=True,

@@ -12,7 +12,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from clients.fedcet import FedCETClient, exchange_gain, largest_gain
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, RunError
@@ -33,6 +32,16 @@ class Options(Table):
         "end",
         description='a client gives no update: "end" the run, or "skip": repeat the round',
     )
+
+
+def largest_gain(config: RunConfig) -> float:
+    """Return what c must stay below: 2/((tau + 3) alpha)."""
+    return 2 / ((config.local_steps + 3) * config.largest_lr)
+
+
+def exchange_gain(c: float, config: RunConfig) -> float:
+    """Return c; if it is 0, nine tenths of what is allowed, which was fastest."""
+    return c or 0.9 * largest_gain(config)
 
 
 class FedCET(FederatedStrategy[Options]):
@@ -87,7 +96,7 @@ ALGORITHM = Algorithm(
     "fedcet",
     "exact, one vector each way, all clients",
     FedCET,
-    FedCETClient,
+    "clients.fedcet:FedCETClient",
     options=Options,
     needs=Needs(
         all_clients=True,

@@ -27,7 +27,6 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from clients.fedcomgate import FedCOMClient, FedCOMGATEClient, FedGATEClient, damping
 from fedapp.aggregation import PER_STEP
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.compression import Compressor
@@ -65,6 +64,12 @@ class Options(GateOptions):
         "none",
         description='of what compression left out: "local" (error feedback), "paper" (equation 9 as printed), "paper-sampled" (m = |S| in it), "none"',
     )
+
+
+def damping(chosen: float, compressor: Compressor | None, size: int) -> float:
+    """Return a; if it is 0, 1 where the compressor's relative variance q is at most 1, else 1/(1 + q)."""
+    q = compressor.typical_variance(size) if compressor else 0.0
+    return chosen or (1.0 if q <= 1 else 1 / (1 + q))
 
 
 class FedCOM(FederatedStrategy[NoOptions]):
@@ -212,13 +217,17 @@ PLAIN = (
     "Tracking takes u_i / (tau lr) for the client's mean gradient, which it is for plain steps only"
 )
 FEDCOM = Algorithm(
-    "fedcom", "FedAvg with compressed updates", FedCOM, FedCOMClient, compressor="uniform"
+    "fedcom",
+    "FedAvg with compressed updates",
+    FedCOM,
+    "clients.fedcomgate:FedCOMClient",
+    compressor="uniform",
 )
 FEDGATE = Algorithm(
     "fedgate",
     "local gradient tracking",
     FedGATE,
-    FedGATEClient,
+    "clients.fedcomgate:FedGATEClient",
     options=GateOptions,
     needs=Needs(low_variance=True, no_second_feedback=True, plain_sgd=PLAIN),
     stateful=True,
@@ -229,7 +238,7 @@ FEDCOMGATE = Algorithm(
     "fedcomgate",
     "local gradient tracking of compressed updates",
     FedCOMGATE,
-    FedCOMGATEClient,
+    "clients.fedcomgate:FedCOMGATEClient",
     options=Options,
     needs=Needs(low_variance=True, plain_sgd=PLAIN),
     stateful=True,

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from clients.feddc import FedDCClient
 from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.tables import Table
@@ -48,7 +47,7 @@ ALGORITHM = Algorithm(
     "feddc",
     "drift tracked, and control variates",
     FedDC,
-    FedDCClient,
+    "clients.feddc:FedDCClient",
     options=Options,
     needs=Needs(
         uniform_weighting=UNIFORM,

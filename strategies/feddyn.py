@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from clients.feddyn import FedDynClient
 from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
@@ -45,7 +44,7 @@ ALGORITHM = Algorithm(
     "feddyn",
     "dynamic regularization of each client",
     FedDyn,
-    FedDynClient,
+    "clients.feddyn:FedDynClient",
     options=Options,
     needs=Needs(
         uniform_weighting="FedDyn's h is the plain mean over all N clients",

@@ -2,7 +2,6 @@
 
 from pydantic import Field
 
-from clients.fedmlb import FedMLBClient
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.tables import Table
 from strategies.averaging import FedAvg, FedAvgM, FedAvgMOptions
@@ -26,7 +25,7 @@ ALGORITHM = Algorithm(
     "fedmlb",
     "FedAvg with paths through x's blocks",
     FedAvg,
-    FedMLBClient,
+    "clients.fedmlb:FedMLBClient",
     options=Options,
     needs=Needs(network=True, classes=True),
 )
@@ -34,7 +33,7 @@ WITH_MOMENTUM = Algorithm(
     "fedmlbm",
     "FedMLB with momentum on the server",
     FedAvgM,
-    FedMLBClient,
+    "clients.fedmlb:FedMLBClient",
     options=MomentumOptions,
     needs=Needs(network=True, classes=True),
 )

@@ -8,7 +8,6 @@ Down: x. Up: Q(y_i - x). No state on either side.
 
 from collections.abc import Sequence
 
-from clients.fedpaq import FedPAQClient
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import NoOptions
@@ -31,13 +30,17 @@ class QSGD(FedPAQ):
 
 
 FEDPAQ = Algorithm(
-    "fedpaq", "mean of quantized differences", FedPAQ, FedPAQClient, compressor="qsgd"
+    "fedpaq",
+    "mean of quantized differences",
+    FedPAQ,
+    "clients.fedpaq:FedPAQClient",
+    compressor="qsgd",
 )
 ONE_STEP = Algorithm(
     "qsgd",
     "FedPAQ with one local step and all clients",
     QSGD,
-    FedPAQClient,
+    "clients.fedpaq:FedPAQClient",
     needs=Needs(
         one_local_step=True,
         all_clients=True,

@@ -13,12 +13,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from clients.averaging import FedAvgClient
-from clients.gradma import GradMAClient
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
-from fedapp.projection import Memory
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table
 from fedapp.wire import Arrays, Update
@@ -58,6 +55,8 @@ class GradMA(FederatedStrategy[Options]):
 
     def setup(self) -> None:
         """Start without momentum, and with an empty memory."""
+        from fedapp.projection import Memory  # slow to import: torch
+
         self.memory_size = memory_size(self.config)
         self.m = np.zeros_like(self.x)
         scope = self.layout.tensors if self.options.scope == "layer" else (self.x.size,)
@@ -136,7 +135,7 @@ ALGORITHM = Algorithm(
     "gradma",
     "GradMA-W's workers and GradMA-S's server",
     GradMA,
-    GradMAClient,
+    "clients.gradma:GradMAClient",
     options=Options,
     needs=PROJECTED,
     stateful=True,
@@ -146,7 +145,7 @@ WORKER = Algorithm(
     "gradma-w",
     "local steps that agree with earlier ones",
     FedAvg,
-    GradMAClient,
+    "clients.gradma:GradMAClient",
     options=Options,
     needs=PROJECTED,
     stateful=True,
@@ -157,7 +156,7 @@ SERVER = Algorithm(
     "gradma-s",
     "a server step that agrees with a memory",
     GradMA,
-    FedAvgClient,
+    "clients.averaging:FedAvgClient",
     options=Options,
     table="gradma",
     check=check_memory,

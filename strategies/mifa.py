@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from clients.mifa import MIFAClient
 from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
@@ -50,7 +49,7 @@ ALGORITHM = Algorithm(
     "mifa",
     "mean of every client's latest update",
     MIFA,
-    MIFAClient,
+    "clients.mifa:MIFAClient",
     needs=NEEDS,
     stateful=True,
 )
@@ -58,7 +57,7 @@ WITH_MOMENTUM = Algorithm(
     "mifam",
     "MIFA with momentum on the server",
     MIFA,
-    MIFAClient,
+    "clients.mifa:MIFAClient",
     options=Options,
     needs=NEEDS,
     stateful=True,

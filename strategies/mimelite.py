@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from clients.mimelite import MimeLiteClient
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table
@@ -48,7 +47,7 @@ ALGORITHM = Algorithm(
     "mimelite",
     "local steps with the server's momentum",
     MimeLite,
-    MimeLiteClient,
+    "clients.mimelite:MimeLiteClient",
     options=Options,
     needs=Needs(
         plain_sgd="MimeLite's clients use the server's momentum, which must not change during a round",

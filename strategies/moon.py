@@ -2,7 +2,6 @@
 
 from pydantic import Field
 
-from clients.moon import MOONClient
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.tables import Table
 from strategies.averaging import FedAvg, FedAvgM, FedAvgMOptions
@@ -23,7 +22,7 @@ ALGORITHM = Algorithm(
     "moon",
     "FedAvg with a contrastive loss",
     FedAvg,
-    MOONClient,
+    "clients.moon:MOONClient",
     options=Options,
     needs=Needs(network=True),
     stateful=True,
@@ -32,7 +31,7 @@ WITH_MOMENTUM = Algorithm(
     "moonm",
     "MOON with momentum on the server",
     FedAvgM,
-    MOONClient,
+    "clients.moon:MOONClient",
     options=MomentumOptions,
     needs=Needs(network=True),
     stateful=True,

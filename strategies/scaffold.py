@@ -15,8 +15,6 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from clients.fedcomgate import damping
-from clients.scaffold import ScaffoldClient
 from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.compression import Compressor
@@ -25,6 +23,7 @@ from fedapp.errors import ConfigError
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table
 from fedapp.wire import Arrays, Update
+from strategies.fedcomgate import damping
 
 UNIFORM = "The control variate c is the plain mean over all N clients"
 PLAIN = "The control variate c_i is the client's mean gradient, u_i / (tau lr) + c_i - c, for plain steps only"
@@ -88,7 +87,7 @@ ALGORITHM = Algorithm(
     "scaffold",
     "control variates against drift",
     Scaffold,
-    ScaffoldClient,
+    "clients.scaffold:ScaffoldClient",
     options=Options,
     needs=Needs(uniform_weighting=UNIFORM, low_variance=True, plain_sgd=PLAIN),
     stateful=True,

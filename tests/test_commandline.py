@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedapp.commandline import complete_assignment, complete_key, complete_preset
+from fedapp.models.networks import NETWORKS
 from fedapp.registry import ALGORITHMS
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +24,9 @@ def test_keys_and_their_names_are_completed() -> None:
     assert len(complete_assignment("algorithm=")) == len(ALGORITHMS)
     assert complete_assignment('dataset="cifar') == ['dataset="cifar10"', 'dataset="cifar100"']
     assert complete_assignment('model="vgg') == ['model="vgg11"', 'model="vgg19"']
+    assert [v for v in complete_assignment("model=") if v[7:-1] in NETWORKS] == [
+        f'model="{name}"' for name in NETWORKS
+    ]
     assert complete_assignment("qsgd.norm=") == ['qsgd.norm="l2"', 'qsgd.norm="max"']
     assert complete_assignment("lr=") == []
     assert complete_assignment("no-such-key=") == []

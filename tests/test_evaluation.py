@@ -9,7 +9,7 @@ import pytest
 from flwr.app import ArrayRecord, Error, Message, MetricRecord
 from numpy.typing import NDArray
 
-from fedapp import client_app, wire
+from fedapp import client_app, node, wire
 from fedapp.building import make_strategy
 from fedapp.client_evaluation import evaluate_client
 from fedapp.config import RunConfig
@@ -460,7 +460,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise ZeroDivisionError("of its own")
         return evaluate_client(objective, config, client, round_, model)
 
-    monkeypatch.setattr(client_app, "evaluate_client", evaluate)
+    monkeypatch.setattr(node, "evaluate_client", evaluate)
     yield
 
 

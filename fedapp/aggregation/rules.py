@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import pdist, squareform
 from threadpoolctl import threadpool_limits
 
 from fedapp.aggregation.sums import ExactSum
@@ -203,6 +202,8 @@ def _middle(rows: Rows, cut: int) -> Vector:
 
 def square_distances(rows: Rows) -> Matrix:
     """Return the square distances between all rows, from differences: far rows do not blur near ones."""
+    from scipy.spatial.distance import pdist, squareform  # slow to import
+
     total = np.zeros(len(rows) * (len(rows) - 1) // 2)
     for part in _parts(rows):
         total += pdist(part, "sqeuclidean")

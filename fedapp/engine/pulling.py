@@ -7,20 +7,29 @@ then forgets them, before it raises.
 
 A registered node may also send the server messages that answer nothing; Flower returns them with whatever is pulled
 next. They are dropped: they are no other client's answer.
+
+Flower asks for answers every three seconds, so that a round waits for one and a half of them on average. `poll_often`
+asks sooner where few answers are missing.
 """
 
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import httpx
 from flwr.app import Error, Message, Metadata
 from flwr.app.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
-from flwr.superlink.grid import HttpGrid
+
+if TYPE_CHECKING:
+    from flwr.superlink.grid import HttpGrid
+
+REQUEST_EVERY = 0.1  # seconds between two requests for an answer, of whichever message
+SELDOM = 3.0  # seconds, Flower's own pace
 
 
-def pull_one_by_one(grid: HttpGrid) -> None:
+def pull_one_by_one(grid: "HttpGrid") -> None:
     """Let an answer that cannot be read fail alone, whoever pulls."""
     _drop_what_answers_nothing(grid)
     pull = grid.pull_messages
@@ -42,7 +51,28 @@ def pull_one_by_one(grid: HttpGrid) -> None:
     vars(grid)["pull_messages"] = pull_messages
 
 
-def _drop_what_answers_nothing(grid: HttpGrid) -> None:
+def poll_often(grid: "HttpGrid") -> None:
+    """Let a grid ask ten times a second for an answer that is missing; where many are, for all every three seconds."""
+
+    def send_and_receive(
+        messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        missing = set(grid.push_messages(messages))
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        received: list[Message] = []
+        while time.monotonic() < end:
+            replies = list(grid.pull_messages(missing))
+            received += replies
+            missing -= {reply.metadata.reply_to_message_id for reply in replies}
+            if not missing:
+                break
+            time.sleep(min(len(missing) * REQUEST_EVERY, SELDOM))
+        return received
+
+    vars(grid)["send_and_receive"] = send_and_receive
+
+
+def _drop_what_answers_nothing(grid: "HttpGrid") -> None:
     """Keep the messages of which the SuperLink, and not their sender, says that they answer what was asked for."""
     client = grid._runtime_client
     pull = client.PullMessages

@@ -141,7 +141,7 @@ class RayWorkers:
         self,
         count: int = 0,
         address: str = "",
-        app: str = "fedapp.client_app:app",
+        app: str = "fedapp.node:app",
         device: str = "cpu",
         workers_per_gpu: int = 0,
     ) -> None:

@@ -7,6 +7,9 @@ from pydantic import AfterValidator, Field, field_validator
 
 from fedapp.tables import Table, full_path
 
+# Those of `networks.py`, for shell completion, which does not wait for torch.
+NETWORK_NAMES = ("logreg", "lenet5", "vgg11", "vgg19", "resnet18", "resnet20", "vit-base")
+
 
 def _regular_expression(text: str) -> str:
     try:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, SamplingMethod
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 from fedapp.errors import ConfigError
 
@@ -76,6 +75,8 @@ def gaussian_delta(distance: float, eps: float) -> float:
 def _gaussian_deltas(distance: float, eps: Numbers) -> Numbers:
     if not distance:
         return np.zeros_like(eps)
+    from scipy.special import log_ndtr  # slow to import
+
     above = log_ndtr(distance / 2 - eps / distance)
     below = eps + log_ndtr(-distance / 2 - eps / distance)
     possible = above > -np.inf

@@ -4,22 +4,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
 from flwr.app import Context
-from torch import Tensor
 
 from fedapp.compression import NotFiniteError
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.privacy import budget
 from fedapp.privacy.noise import private_update
-from fedapp.problems.protocols import FederatedProblem
 from fedapp.refusals import Reason, Refusal
 from fedapp.state import NO_DIGEST
 from fedapp.wire import Update
 
-if TYPE_CHECKING:  # the registry imports the strategies, and those import this package
+if (
+    TYPE_CHECKING
+):  # the registry imports the strategies, and those import this package; torch takes seconds
+    from torch import Tensor
+
     from fedapp.algorithm import Algorithm
+    from fedapp.problems.protocols import FederatedProblem
 
 WHY = "and, if it fails, why"
 
@@ -33,7 +35,7 @@ class NodePrivacy:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
 
-    def demand(self, algorithm: "Algorithm", problem: FederatedProblem) -> None:
+    def demand(self, algorithm: "Algorithm", problem: "FederatedProblem") -> None:
         """Raise ConfigError if something would leave the node without the noise that the config asks for."""
 
     def demand_openness(self) -> None:
@@ -43,7 +45,7 @@ class NodePrivacy:
         """Count one release of each client; return those that must not answer, with the reason."""
         return {}
 
-    def privatized(self, vector: Tensor, round_: int, client: int) -> Tensor:
+    def privatized(self, vector: "Tensor", round_: int, client: int) -> "Tensor":
         """Return what a client sends in place of a vector."""
         return vector
 
@@ -83,7 +85,7 @@ class LocalNoise(HiddenSamples):
 
     sent_beside = WHY
 
-    def demand(self, algorithm: "Algorithm", problem: FederatedProblem) -> None:
+    def demand(self, algorithm: "Algorithm", problem: "FederatedProblem") -> None:
         """Refuse what would leave without noise, or more often than is counted; a dishonest server would not."""
         if not algorithm.strategy.rule_is_a_mean or len(algorithm.client.sends) != 1:
             raise ConfigError(
@@ -99,8 +101,10 @@ class LocalNoise(HiddenSamples):
         """Count releases in the node's ledger and in the run's."""
         return budget.charge(context, self.config, clients)
 
-    def privatized(self, vector: Tensor, round_: int, client: int) -> Tensor:
+    def privatized(self, vector: "Tensor", round_: int, client: int) -> "Tensor":
         """Clip a vector and add noise."""
+        import torch
+
         numbers = vector.detach().cpu().numpy()
         private = private_update(numbers, self.config, round_, client)
         return torch.from_numpy(private).to(vector)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from flwr.supercore.differential_privacy import compute_stdv
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from fedapp.config import RunConfig
 from fedapp.privacy.accounting import Numbers
@@ -23,6 +22,8 @@ def system_normals(size: int) -> Numbers:
     52 bits give a probability (k + 1/2) 2^-53 below one half, which is exact, and one bit the sign. A probability near
     1 would be rounded to 1, and its quantile is infinite.
     """
+    from scipy.special import ndtri  # slow to import
+
     bits = np.frombuffer(os.urandom(8 * size), np.uint64)
     lower = ndtri(((bits >> np.uint64(12)) + 0.5) * 2.0**-53)
     return np.asarray(np.where(bits & np.uint64(1), lower, -lower))

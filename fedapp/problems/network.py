@@ -25,8 +25,8 @@ from fedapp.models.networks import layout_of
 from fedapp.models.outside import seeded
 from fedapp.models.partial import select
 from fedapp.problems.batches import shuffled_batches, take_rows
-from fedapp.problems.problem import Batch, Data, Indices, Problem, Rows
-from fedapp.problems.protocols import Loss, Vector
+from fedapp.problems.problem import Batch, Data, Indices, Loss, Problem, Rows
+from fedapp.problems.protocols import Vector
 from fedapp.randomness import Generator, generator, torch_seed
 
 EVALUATION_BATCH = 1000

@@ -5,7 +5,7 @@ Only `model` and `client_data` must be written; the rest is classification by cr
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedapp.data import Facts
 
 Batch = tuple[Tensor, ...]  # the rows of a few samples, one tensor for each array of `Data`
+Loss = Callable[[Any, Batch], Tensor]  # of a network, and a batch of inputs and targets
 Indices = NDArray[np.int64]
 
 

@@ -1,19 +1,23 @@
-"""What clients and server ask of every problem, whether it is a network or not."""
+"""What clients and server ask of every problem, whether it is a network or not; torch is not imported for it."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from fedapp.config import LocalWork
 from fedapp.data import Facts
 from fedapp.models.layout import Layout
-from fedapp.problems.problem import Batch
 from fedapp.randomness import Generator
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedapp.problems.problem import Batch, Loss
+
 Vector = NDArray[Any]
-Loss = Callable[[Any, Batch], Tensor]  # of a network, and a batch of inputs and targets
 
 
 class Objective(Protocol):

@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from fedapp.errors import ConfigError
 from fedapp.figures import find_figure
+from fedapp.report.colours import COLOURS, STYLES
 from fedapp.report.runs import Run, over_seeds, short_names
 
-# Okabe and Ito's colours, which all readers can tell apart; dashes show curves that coincide.
-COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#000000"]
-STYLES = ["-", "--", ":", "-."]
 LARGEST = 1e150  # of what is drawn
 
 

@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from fedapp.errors import ConfigError
-from fedapp.figures import find_figure
+from fedapp.figures import find_figure, human_bytes
 from fedapp.report.curves import LARGEST, UNITS, plain
 from fedapp.report.runs import Run, replicates, setting_of
-from fedapp.traffic import human_bytes
 
 
 def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title: str = "") -> None:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapp import __version__
+import fedapp
 from fedapp.figures import TOTAL, Figure, find_figure, headline, ranked
-from fedapp.report.curves import COLOURS
+from fedapp.report.colours import COLOURS
 from fedapp.report.runs import Run, in_groups, with_equal_keys
 from fedapp.report.script import WEB, bundle
 
@@ -31,7 +31,7 @@ def write_report(
     parts = {
         "title": html.escape(title),
         "written": time.strftime("%Y-%m-%d %H:%M"),
-        "version": html.escape(__version__),
+        "version": html.escape(fedapp.__version__),
         "count": f"{len(runs)} run{'' if len(runs) == 1 else 's'}",
         "style": _read("page.css"),
         "script": script,

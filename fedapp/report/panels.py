@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 
-from fedapp.report.curves import COLOURS, STYLES
+from fedapp.report.colours import COLOURS, STYLES
 
 Numbers = Sequence[float] | NDArray[np.float64]
 

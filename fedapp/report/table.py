@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from fedapp.figures import TOTAL, find_figure
+from fedapp.figures import TOTAL, find_figure, human_bytes
 from fedapp.report.runs import Run, over_seeds, reach
-from fedapp.traffic import human_bytes
 
 BYTES = ("uplink_bytes", "downlink_bytes", TOTAL)
 

@@ -20,13 +20,20 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapp.errors import ConfigError
-from fedapp.figures import TOTAL, Figure, figures_of, find_figure, is_of_clients, value_in
+from fedapp.figures import (
+    TOTAL,
+    Figure,
+    figures_of,
+    find_figure,
+    human_bytes,
+    is_of_clients,
+    value_in,
+)
 from fedapp.manifest import PARTIAL
 from fedapp.names import one_line
 from fedapp.problems import find_kind
 from fedapp.report.runs import read_run
 from fedapp.report.status import State, Status, status_of
-from fedapp.traffic import human_bytes
 
 SIDE_BY_SIDE = 80  # columns from which on there is room for two things in a row
 HEADER = 4  # lines

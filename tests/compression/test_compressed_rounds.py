@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from safetensors.numpy import load_file
 
 from clients.averaging import FedAvgClient
-from fedapp import client_app, server_app
+from fedapp import node, server_app
 from fedapp.algorithm import Algorithm
 from fedapp.compression import COMPRESSORS, make_compressor
 from fedapp.engine import InlineGrid
@@ -51,8 +51,8 @@ def counting_app(counted: dict[str, int]) -> ClientApp:
         return reply
 
     app = ClientApp(mods=[count])
-    app.query()(client_app.query)
-    app.train()(client_app.train)
+    app.query()(node.query)
+    app.train()(node.train)
     return app
 
 

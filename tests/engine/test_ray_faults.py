@@ -13,7 +13,7 @@ import ray
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedapp import client_app
+from fedapp import client_app, node
 from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
 from fedapp.engine.ray import RayGrid
@@ -40,7 +40,7 @@ SLOW_ROUND = 3
 
 BEGUN, GO_ON = "begun", "go-on"  # files with which a worker and the test tell each other
 slow_app = ClientApp()
-slow_app.query()(client_app.query)
+slow_app.query()(node.query)
 
 
 @slow_app.train()
@@ -51,7 +51,7 @@ def slow_train(message: Message, context: Context) -> Message:
         place = Path(str(context.run_config["results-dir"]))
         (place / BEGUN).touch()
         wait_for((place / GO_ON).exists, "the test's word")
-    return client_app.train(message, context)
+    return node.train(message, context)
 
 
 @pytest.fixture(scope="module")

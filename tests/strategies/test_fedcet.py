@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.fedcet import FedCETClient, exchange_gain, largest_gain
+from clients.fedcet import FedCETClient
 from fedapp import client_app
 from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
@@ -16,6 +16,7 @@ from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.rounds import run_rounds
 from fedapp.tables import Value
+from strategies.fedcet import exchange_gain, largest_gain
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.cases import (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.fedcomgate import TrackingClient, damping
+from clients.fedcomgate import TrackingClient
 from fedapp import client_app
 from fedapp.building import make_strategy, warnings
 from fedapp.compression import Compressor, make_compressor
@@ -24,6 +24,7 @@ from fedapp.problems.quadratic import Quadratic
 from fedapp.registry import find_compressor
 from fedapp.rounds import run_rounds
 from fedapp.tables import Value
+from strategies.fedcomgate import damping
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.cases import (

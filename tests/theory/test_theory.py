@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import clients.fedcet
+import strategies.fedcet
 from clients.averaging import FedAvgClient
 from clients.fedcet import FedCETClient
 from clients.fedcomgate import TrackingClient
@@ -107,7 +108,7 @@ def drop_the_drift(patch: Patch) -> None:
 
 def flip_the_exchange(patch: Patch) -> None:
     """FedCET adds c (z_i - z) where it should take it off, and the other way round."""
-    gain = clients.fedcet.exchange_gain
+    gain = strategies.fedcet.exchange_gain
     patch.setattr(clients.fedcet, "exchange_gain", lambda c, config: -gain(c, config))
 
 

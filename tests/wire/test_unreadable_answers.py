@@ -1,7 +1,8 @@
 """Answers that Flower itself cannot read, or that answer another message, fail alone."""
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import httpx
@@ -16,7 +17,8 @@ from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 from flwr.supercore.run import Run
 from flwr.superlink.grid import HttpGrid
 
-from fedapp.engine.pulling import pull_one_by_one
+from fedapp.engine import pulling
+from fedapp.engine.pulling import poll_often, pull_one_by_one
 from tests.support.rounds import CLIENTS, clients_of, played
 
 
@@ -104,3 +106,27 @@ def test_an_answer_that_says_it_answers_another_message_is_refused() -> None:
     pull_one_by_one(grid)
     outcome = round_.use(list(grid.pull_messages(asked)))
     assert set(outcome.updates) == set(range(CLIENTS)) - set(mine)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 40])
+def test_few_answers_are_asked_for_often_and_many_as_seldom_as_flower_does(
+    nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers come one by one; the grid sleeps for as long as the requests of a look would otherwise be too many."""
+    grid = HttpGrid("127.0.0.1:1", True, None, token="x")
+    asked = [f"message {number}" for number in range(nodes)]
+    waiting, slept = list(asked), list[float]()
+
+    def pull(identities: Iterable[str]) -> list[Message]:
+        assert set(identities) == set(waiting)
+        return [pulling._refused(1, waiting.pop(), "")]
+
+    vars(grid)["push_messages"] = lambda messages: list(messages)
+    vars(grid)["pull_messages"] = pull
+    monkeypatch.setattr(time, "sleep", slept.append)
+    poll_often(grid)
+    replies = list(grid.send_and_receive(asked))  # type: ignore[arg-type]
+    assert {reply.metadata.reply_to_message_id for reply in replies} == set(asked)
+    assert slept == [pytest.approx(min(0.1 * left, 3.0)) for left in range(nodes - 1, 0, -1)]
+    waiting += asked
+    assert list(grid.send_and_receive(asked, timeout=0.0)) == []  # type: ignore[arg-type]
