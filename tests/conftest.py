@@ -24,7 +24,7 @@ os.environ["FEDAPP_CACHE"] = tempfile.mkdtemp(prefix="fedapp-test-cache-", dir=T
 # Ray gives its workers a low priority: beside other tests they would hardly run.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
-from fedapp import client_app, rounds_file, server_app  # noqa: E402
+from fedapp import client_app, rounds, rounds_file, server_app  # noqa: E402
 from fedapp.engine import InlineGrid  # noqa: E402
 from fedapp.parsing import parse_run_config  # noqa: E402
 from fedapp.tables import Value  # noqa: E402
@@ -89,6 +89,12 @@ def run_inline(tmp_path: Path) -> RunInline:
         return server_app.run(grid, config).path
 
     return run
+
+
+@pytest.fixture
+def single_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nodes send every client's update, as real ones do, instead of adding them up."""
+    monkeypatch.setattr(rounds, "may_add_up", lambda grid: False)
 
 
 def kebab(keys: dict[str, Value]) -> dict[str, Value]:

@@ -117,6 +117,8 @@ PASSING = (
     "group",
     "_round",
     "_exchange",
+    "_cohort",
+    "nodes_add_up",
     "ledger.tag",
     "ledger.deliveries",
     "ledger._checkpoints",

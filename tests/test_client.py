@@ -137,7 +137,7 @@ def test_a_client_of_blocks_compresses_their_tensors() -> None:
     x, block = np.ones(6, np.float32), np.array([1], np.float32)
     payload = client.train({"x": x, "block": block}, np.zeros(0, np.float32))["u"]
     assert client.compressor != codec
-    sizes = tuple(part.stop - part.start for part in client.parts if part.stop > part.start)  # type: ignore[attr-defined]
+    sizes = tuple(part.stop - part.start for part in client.places if part.stop > part.start)
     decoded = codec.for_tensors(sizes).decode(payload.data, sum(sizes))
     assert len(decoded) == sum(sizes) < 6
 

@@ -133,7 +133,7 @@ def test_what_one_client_asks_wrongly_fails_and_does_not_hang() -> None:
         ("fedavg", {"trainable": "head"}, "not trained"),
         ("fedavg", {"lora__rank": 2}, "this one has others"),
         ("fedavg", {"augmentation": "crop-flip"}, "augment"),
-        ("fedavg", {"precision": "bf16"}, "float32"),
+        ("fedavg", {"precision": "bf16", "dtype": "float32"}, "by itself"),
         ("fedavg", {"compile": True}, "by itself"),
     ],
 )

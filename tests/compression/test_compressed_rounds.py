@@ -57,6 +57,7 @@ def counting_app(counted: dict[str, int]) -> ClientApp:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.usefixtures("single_updates")
 def test_bytes_are_those_that_a_flower_mod_counts(algorithm: str, tmp_path: Path) -> None:
     """One client a node, so that what is counted for each client is in each message."""
     keys = problem_for(algorithm) | {"algorithm": algorithm, "results_dir": str(tmp_path)}
@@ -183,6 +184,7 @@ class Damaging(FedAvgClient):
         ("another size", "201 numbers instead of 200"),
     ],
 )
+@pytest.mark.usefixtures("single_updates")
 def test_a_wrong_payload_is_one_failed_client(
     damage: str,
     said: str,
