@@ -53,7 +53,7 @@ def run_rounds(
 
 def may_add_up(grid: Grid) -> bool:
     """Return whether nodes may add their clients' updates up; a real one answers for each of its clients."""
-    return not is_deployed(grid)
+    return bool(getattr(grid, "adds_up", not is_deployed(grid)))
 
 
 def _meet_nodes(

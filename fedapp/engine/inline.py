@@ -20,6 +20,8 @@ class InlineGrid(LocalGrid):
     id: one may be changed, added or removed at any time.
     """
 
+    adds_up = True
+
     def __init__(self, client_app: ClientApp, run_config: dict[str, Value], nodes: int = 1) -> None:
         super().__init__()
         self._app = client_app

@@ -1,5 +1,7 @@
 """What the grids of our own share: the identity of a run that no SuperLink knows of."""
 
+from typing import Any
+
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -13,6 +15,15 @@ class LocalGrid(Grid):
     """The part of Flower's `Grid` interface that has nothing to do with carrying messages."""
 
     shares_disk = True  # the nodes are on this machine
+    adds_up = (
+        False  # nodes may answer with sums; a grid that looks into answers finds updates there
+    )
+
+    def __init_subclass__(cls, **keys: Any) -> None:
+        """Let no grid inherit that: it may look into answers where its base does not."""
+        super().__init_subclass__(**keys)
+        if "adds_up" not in vars(cls):
+            cls.adds_up = False
 
     def __init__(self) -> None:
         self.set_run(Run.create_empty(run_id=RUN_ID))

@@ -74,6 +74,8 @@ class RayGrid(LocalGrid):
     get smaller towards the end, so that the workers finish together.
     """
 
+    adds_up = True
+
     def __init__(
         self,
         workers: RayWorkers,

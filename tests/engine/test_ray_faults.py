@@ -63,6 +63,7 @@ def workers() -> Iterator[RayWorkers]:
 class Listening(RayGrid):
     """Notes who failed in which round, as the server hears it, and may kill or give up a worker in one."""
 
+    adds_up = True
     failed: dict[int, set[int]]
     place: Path
     pids: list[int] | None = None  # of the workers, if one is to be killed
