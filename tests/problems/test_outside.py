@@ -138,7 +138,7 @@ def test_a_node_reports_an_error_in_the_problem_and_logs_its_traceback(
     (reply,) = grid.send_and_receive([message])
     report = wire.unpack_report(reply, config.num_clients)
     sentence = "raised ValueError while computing the loss: see the traceback."
-    assert report.clients == [1, 3] and report.problem.endswith(sentence)
+    assert list(report.clients) == [1, 3] and report.problem.endswith(sentence)
     assert sentence in caplog.text and "ValueError: my loss" in caplog.text
 
 
