@@ -20,7 +20,7 @@ from fedapp.errors import ConfigError
 from fedapp.figures import human_bytes
 from fedapp.problems.protocols import Start
 from fedapp.registry import find_algorithm, find_compressor, keeps_state
-from fedapp.strategy import FederatedStrategy
+from fedapp.strategy import WORTH_ADDING_UP, FederatedStrategy
 
 SUMS = 2  # of a round's updates, each by its slices: as they are added up, and as a message
 SLICES = {"float32": 2, "float64": 3}
@@ -55,12 +55,14 @@ def parts(
     ]
     others = 1 + algorithm.strategy.delivers + STEP + 1  # x, and x as it is sent
     updates = config.clients_per_round * _bytes_of_update(config, problem, algorithm, vector)
-    if sums and algorithm.strategy.adds_up(config):
-        grids = SLICES[config.dtype] * np.dtype(np.float64).itemsize
-        updates = min(updates, SUMS * len(algorithm.client.sends) * grids * problem.layout.size)
+    mean = config.aggregation == "mean" and config.mixing == "none" and not config.dp.clip
+    exact = problem.layout.size * SLICES[config.dtype] * np.dtype(np.float64).itemsize
+    many = config.clients_per_round >= WORTH_ADDING_UP
+    if many and sums and algorithm.strategy.adds_up(config):
+        updates = min(updates, SUMS * len(algorithm.client.sends) * exact)
     return [
         *found,
-        Part("the model and a step on the server", others * vector, smaller),
+        Part("the model and a step on the server", others * vector + mean * exact, smaller),
         Part("a round's updates", updates, "set clients-per-round lower"),
         Part(
             "training",

@@ -48,6 +48,8 @@ if TYPE_CHECKING:  # which imports torch
     from fedapp.models.frozen import FrozenPart
 
 log = logging.getLogger("flwr")
+# Clients in a round from which on nodes add up: a sum has four times the bytes of an update, and is made of several parts.
+WORTH_ADDING_UP = 32
 
 
 class FederatedStrategy(Strategy, Generic[AnyOptions]):
@@ -228,7 +230,8 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.on_cohort(cohort, server_round, self._attempt)
         self._cohort = cohort
         self._begin_downlink(arrays, getattr(grid, "remembers", True))
-        return self._invite(sums=self.nodes_add_up and self.adds_up(self.config))
+        many = len(cohort) >= WORTH_ADDING_UP
+        return self._invite(sums=many and self.nodes_add_up and self.adds_up(self.config))
 
     def configure_again(self) -> Iterable[Message]:
         """Invite the same clients, each to send an update of its own."""

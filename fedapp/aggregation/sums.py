@@ -38,6 +38,7 @@ class ExactSum:
         self.slices: Sum = np.zeros((grids, size))  # the coarsest first
         self.top = LOWEST  # the coarsest grid's number: its spacing is 2^(36 top)
         self.count = 0
+        self._empty = True  # all slices are 0
 
     def add(
         self,
@@ -77,6 +78,10 @@ class ExactSum:
                 kept[where] += cut
                 rest -= cut
 
+    def fill(self, slices: Sum, top: int, count: int) -> None:
+        """Take slices over that were added up elsewhere."""
+        self.slices, self.top, self.count, self._empty = slices, top, count, False
+
     def merge(self, other: "ExactSum") -> None:
         """Add another sum of vectors of the same kind."""
         self._count(other.count)
@@ -90,10 +95,10 @@ class ExactSum:
         if not self.slices.flags.writeable:  # of a message
             self.slices = self.slices.copy()
         raised = min(top - self.top, len(self.slices))
-        if raised > 0:
+        if raised > 0 and not self._empty:
             self.slices[raised:] = self.slices[: len(self.slices) - raised].copy()
             self.slices[:raised] = 0
-        self.top = max(top, self.top)
+        self.top, self._empty = max(top, self.top), False
 
     def _count(self, more: int) -> None:
         self.count += more
@@ -178,7 +183,7 @@ class Sums:
             if array.shape not in [(grids, size) for grids in DTYPES] or array.dtype != np.float64:
                 raise WireError(f"its sum of '{key}' is {array.dtype} of shape {array.shape}")
             exact = other.exact[key] = ExactSum(0, DTYPES[len(array)])
-            exact.slices, (exact.top, exact.count) = array, heads[key]
+            exact.fill(array, *heads[key])
         self.merge(other)
 
 

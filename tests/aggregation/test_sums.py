@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clients.averaging import FedAvgClient
 from fedapp import client_app, registry, rounds, server_app
+from fedapp import strategy as strategy_module
 from fedapp.aggregation import PER_STEP, Sums, sums
 from fedapp.aggregation.sums import ExactSum
 from fedapp.algorithm import Algorithm
@@ -31,6 +32,11 @@ KEYS: dict[str, Value] = {
     "local_steps": 2, "batch_size": 8, "lr": 0.05, "seed": 3,
 }  # fmt: skip
 SIZE = 40
+
+
+@pytest.fixture(autouse=True)
+def nodes_add_up_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategy_module, "WORTH_ADDING_UP", 1)
 
 
 def vectors(seed: int, count: int, dtype: Any) -> list[Any]:
@@ -266,6 +272,16 @@ def test_rules_on_single_updates_get_single_updates(
     asked = spy(monkeypatch)
     run_inline(**(KEYS | keys | {"num_rounds": 1}))
     assert asked == [False]
+
+
+def test_a_small_cohort_sends_single_updates(
+    run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strategy_module, "WORTH_ADDING_UP", 5)
+    asked = spy(monkeypatch)
+    run_inline(**(KEYS | {"num_rounds": 1}))
+    run_inline(**(KEYS | {"num_rounds": 1, "clients_per_round": 5}))
+    assert asked == [False, True]
 
 
 def test_a_wrong_count_is_asked_for_again(

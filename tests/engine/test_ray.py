@@ -53,6 +53,7 @@ def test_a_cluster_that_is_not_there_is_told_at_once(
 CASES: list[dict[str, Value]] = [
     {"algorithm": "fedavg", "num_rounds": 6, "device": "auto"},
     {"algorithm": "mifam", "num_rounds": 12},
+    {"algorithm": "scaffold", "num_clients": 40, "clients_per_round": 36, "num_rounds": 3},
     {"algorithm": "scaffold", "model": "lenet5", "precision": "bf16", "num_rounds": 2},
     {"algorithm": "fedcomgate", "num_rounds": 12},
     {"algorithm": "fedcomgate", "fedcomgate__option": 1, "clients_per_round": 20, "num_rounds": 4},

@@ -14,6 +14,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedapp import client_app, node
+from fedapp import strategy as strategy_module
 from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
 from fedapp.engine.ray import RayGrid
@@ -58,6 +59,11 @@ def slow_train(message: Message, context: Context) -> Message:
 def workers() -> Iterator[RayWorkers]:
     with RayWorkers(2, app="tests.engine.test_ray_faults:slow_app") as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def nodes_add_up_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategy_module, "WORTH_ADDING_UP", 1)
 
 
 class Listening(RayGrid):
