@@ -90,7 +90,7 @@ def test_a_run_that_does_not_fit_says_what_to_lower_and_leaves_nothing(
     monkeypatch.setattr(memory, "available", lambda: 10_000_000)
     with pytest.raises(ConfigError) as refused:
         server_app.run(InlineGrid(client_app.app, config.flat(), 1), config)
-    assert "gradma-s would need at least 21" in str(refused.value)
+    assert "gradma-s would need at least 23" in str(refused.value)
     assert "10 MB are available: set gradma.memory-size lower." in str(refused.value)
     assert not (tmp_path / "results").exists()
 
