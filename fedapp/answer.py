@@ -34,13 +34,12 @@ class Answer:
 
     def add(self, update: Update) -> None:
         """Add a client's update; what the server would refuse goes to it as it is, and it will say why."""
-        seen = replace(update, arrays=update.arrays | update.decoded)
-        if self._sums is None or not self._is_sound(seen):
+        if self._sums is not None and self._is_sound(seen := _decoded(update)):
+            self._sums.add(seen, update.places)
+            lengths = {name: length(seen[name]) for name in seen.arrays if name != BUFFERS}
+            wire.add_summed(self._content, update, lengths)
+        else:
             wire.add_update(self._content, update)
-            return
-        self._sums.add(seen, update.places)
-        lengths = {name: length(seen[name]) for name in seen.arrays if name != BUFFERS}
-        wire.add_summed(self._content, update, lengths)
 
     def end(self) -> None:
         """Write the sums, if there are some."""
@@ -61,6 +60,11 @@ class Answer:
         if kinds != expected or not all(map(wire.is_moderate, seen.arrays.values())):
             return False
         return not has_negative_variance(seen[BUFFERS], self._layout)
+
+
+def _decoded(update: Update) -> Update:
+    """Return an update as the server sees it."""
+    return replace(update, arrays=update.arrays | update.decoded)
 
 
 def _kind(array: NDArray[Any]) -> Kind:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedapp.aggregation.sums import grids_of
 from fedapp.algorithm import Algorithm
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
@@ -23,7 +24,6 @@ from fedapp.registry import find_algorithm, find_compressor, keeps_state
 from fedapp.strategy import WORTH_ADDING_UP, FederatedStrategy
 
 SUMS = 2  # of a round's updates, each by its slices: as they are added up, and as a message
-SLICES = {"float32": 2, "float64": 3}
 STEP = 3  # vectors of a server's step: the sum, its multiple, the new x
 TRAINING = 4  # vectors of a process that trains: parameters, gradient, x, update
 MEMINFO = Path("/proc/meminfo")
@@ -56,7 +56,7 @@ def parts(
     others = 1 + algorithm.strategy.delivers + STEP + 1  # x, and x as it is sent
     updates = config.clients_per_round * _bytes_of_update(config, problem, algorithm, vector)
     mean = config.aggregation == "mean" and config.mixing == "none" and not config.dp.clip
-    exact = problem.layout.size * SLICES[config.dtype] * np.dtype(np.float64).itemsize
+    exact = problem.layout.size * grids_of(np.dtype(config.dtype)) * np.dtype(np.float64).itemsize
     many = config.clients_per_round >= WORTH_ADDING_UP
     if many and sums and algorithm.strategy.adds_up(config):
         updates = min(updates, SUMS * len(algorithm.client.sends) * exact)

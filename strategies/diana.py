@@ -16,7 +16,6 @@ from dataclasses import replace
 import numpy as np
 from pydantic import Field
 
-from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.compression import Compressor
 from fedapp.strategy import FederatedStrategy
@@ -59,7 +58,7 @@ class DIANA(FederatedStrategy[Options]):
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along the estimated gradient, and move the shift."""
         self.x = self.x - self.lr * self.server_lr * (self.h + self.mean(updates, "q"))
-        self.h = self.h + self.alpha * total(updates, "q") / self.config.num_clients
+        self.h = self.h + self.alpha * self.total(updates, "q") / self.config.num_clients
 
 
 NEEDS = Needs(

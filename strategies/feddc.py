@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.tables import Table
 from fedapp.wire import Update
@@ -38,7 +37,7 @@ class FedDC(Scaffold):
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Renew h, step to the mean model plus h, and renew c."""
-        self.h = self.h - total(updates, "u") / self.config.num_clients
+        self.h = self.h - self.total(updates, "u") / self.config.num_clients
         self.x = self.x - self.mean(updates, "u") + self.h
         self.renew_c(updates)
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Table
@@ -36,7 +35,7 @@ class FedDyn(FederatedStrategy[Options]):
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Renew h, and step to the mean model less h/alpha."""
         alpha = self.options.alpha
-        self.h = self.h + alpha * total(updates, "u") / self.config.num_clients
+        self.h = self.h + alpha * self.total(updates, "u") / self.config.num_clients
         self.x = self.x - self.mean(updates, "u") - self.h / alpha
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import NoOptions, Table
@@ -39,7 +38,7 @@ class MIFA(FederatedStrategy[Options | NoOptions]):
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Bring d up to date, and step along its momentum."""
-        self.d = self.d + total(updates, "d") / self.config.num_clients
+        self.d = self.d + self.total(updates, "d") / self.config.num_clients
         self.m = self.beta1 * self.m + self.d
         self.x = self.x - self.server_lr * self.m
 

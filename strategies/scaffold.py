@@ -15,7 +15,6 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fedapp.aggregation import total
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
@@ -66,7 +65,7 @@ class Scaffold(FederatedStrategy[Table]):
 
     def renew_c(self, updates: Sequence[Update], a: float = 1.0) -> None:
         """Keep c the mean of all the clients' c_i."""
-        self.c = self.c + a * (total(updates, "dc") / self.config.num_clients)
+        self.c = self.c + a * (self.total(updates, "dc") / self.config.num_clients)
 
 
 def check(config: RunConfig) -> None:

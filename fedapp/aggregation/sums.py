@@ -26,7 +26,11 @@ LONG = 1 << 16  # numbers for which the compiled loop is worth its start
 Sum = NDArray[np.float64]
 # Types of vectors, by the number of grids of their sums
 DTYPES: dict[int, np.dtype[Any]] = {2: np.dtype(np.float32), 3: np.dtype(np.float64)}
-Packed = PackedSums  # slices by key, and for each its coarsest grid and how many vectors are in it
+
+
+def grids_of(dtype: np.dtype[Any]) -> int:
+    """Return how many grids a sum of vectors of a type has."""
+    return next((count for count, kind in DTYPES.items() if kind == dtype), 3)
 
 
 class ExactSum:
@@ -34,8 +38,7 @@ class ExactSum:
 
     def __init__(self, size: int, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype  # of the vectors
-        grids = next((count for count, kind in DTYPES.items() if kind == dtype), 3)
-        self.slices: Sum = np.zeros((grids, size))  # the coarsest first
+        self.slices: Sum = np.zeros((grids_of(dtype), size))  # the coarsest first
         self.top = LOWEST  # the coarsest grid's number: its spacing is 2^(36 top)
         self.count = 0
         self._empty = True  # all slices are 0
@@ -164,12 +167,12 @@ class Sums:
         """How many updates there are in it."""
         return max((exact.count for exact in self.exact.values()), default=0)
 
-    def packed(self) -> Packed:
-        """Return what it is made of."""
+    def packed(self) -> PackedSums:
+        """Return slices by key, and for each its coarsest grid and how many vectors are in it."""
         heads = {key: [exact.top, exact.count] for key, exact in self.exact.items()}
         return {key: exact.slices for key, exact in self.exact.items()}, heads
 
-    def merge_packed(self, packed: Packed) -> None:
+    def merge_packed(self, packed: PackedSums) -> None:
         """Add what `packed` returned elsewhere; raise WireError if it is not a sum of these vectors.
 
         The first is taken as it is, and must not change any more.
