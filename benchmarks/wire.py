@@ -67,8 +67,8 @@ JOBS: dict[str, dict[str, Any]] = {
         },
     },
     "cifar10": {
-        "target": 0.5,
-        "lr": [0.02, 0.05, 0.1],
+        "target": 0.4,
+        "lr": [0.05, 0.1],
         "config": {
             "dataset": "cifar10",
             "partition": "dirichlet",
@@ -77,9 +77,10 @@ JOBS: dict[str, dict[str, Any]] = {
             "num-clients": 100,
             "clients-per-round": 10,
             "local-steps": 10,
-            "batch-size": 50,
-            "num-rounds": 600,
-            "eval-every": 5,
+            "batch-size": 20,
+            "num-rounds": 100,
+            "eval-every": 10,
+            "precision": "bf16",
         },
         "methods": {
             "fedavg": {"algorithm": "fedavg"},
