@@ -42,6 +42,17 @@ def test_own_data_give_the_same_bits_as_the_same_parts_of_a_shared_set(tmp_path:
     assert model(swapped) != model(own)
 
 
+def test_a_compressed_downlink_brings_nodes_with_their_own_data_the_same_model(tmp_path: Path) -> None:
+    places = write_shards(tmp_path)
+    own = run(tmp_path, [{"data-dir": place} for place in places], downlink="grid")
+    shared = run(tmp_path, [{}, {}, {}], downlink="grid")
+    plain = run(tmp_path, [{}, {}, {}])
+    assert model(own) == model(shared) != model(plain)
+    sent, whole = ([r["downlink_bytes"] for r in read_rounds(d)] for d in (own, plain))
+    assert sent == [r["downlink_bytes"] for r in read_rounds(shared)]
+    assert sent[-1] < whole[-1] / 2  # differences, once the nodes have a model
+
+
 def test_the_server_needs_nothing_to_train_on(tmp_path: Path) -> None:
     data = load_images("digits", "")
     test = tmp_path / "server" / "numbers" / "test-00000-of-00001.parquet"
