@@ -139,16 +139,16 @@ PEERS: dict[str, tuple[Callable[[Vector, list[tuple[int, ...]]], Iterator[Coding
 
 
 def measured(coding: Coding, u: Vector, repeats: int) -> dict[str, Any]:
-    """Encode and decode some times; return bytes, error and the fastest times."""
+    """Encode and decode some times; return bytes, error and the least processor times."""
     setting, encode, decode = coding
     encoding, decoding = [], []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         data, size = encode()
-        encoding.append(time.perf_counter() - start)
-        start = time.perf_counter()
+        encoding.append(time.process_time() - start)
+        start = time.process_time()
         seen = decode(data)
-        decoding.append(time.perf_counter() - start)
+        decoding.append(time.process_time() - start)
     error = float(np.sum((seen.astype(np.float64) - u) ** 2) / np.sum(u.astype(np.float64) ** 2))
     return {
         "setting": setting,
