@@ -14,6 +14,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 import timeit
 from collections.abc import Sequence
 from functools import partial
@@ -79,7 +80,7 @@ def ours(given: Input, repeats: int, only: Sequence[str]) -> dict[str, list[Row]
         for setting in SETTINGS.get(name, [{}]):
             codec = make_compressor(name, **setting).for_pieces(pieces)
             payload, seen = codec.transmit(u, generator(0, "codecs"))
-            times = partial(timeit.repeat, number=1, repeat=repeats)
+            times = partial(timeit.repeat, timer=time.process_time, number=1, repeat=repeats)
             encode = min(times(lambda codec=codec: codec.encode(u, generator(0, "codecs"))))  # type: ignore[misc]
             decode = min(times(lambda codec=codec, p=payload: codec.decode(p, u.size)))  # type: ignore[misc]
             error = float(np.sum((seen.astype(np.float64) - u) ** 2))
