@@ -1,16 +1,19 @@
 """GradMA: who has a slot in the memory, case by case; layers; what is refused; what can be saved."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from clients.gradma import GradMAClient
 from fedapp import client_app
 from fedapp.building import make_strategy
-from fedapp.config import RunConfig
+from fedapp.config import LocalWork, RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
+from fedapp.models.layout import Layout
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.randomness import generator, sample_cohort
@@ -156,6 +159,53 @@ def test_layers_are_projected_each_by_itself(algorithm: str, parts: dict[str, An
     )
     other = trajectory(whole)[-1]
     assert np.linalg.norm(other - ours[-1]) > 1e-6, "the scope makes a difference"
+
+
+class Charted:
+    """An objective whose gradients are known at a few points."""
+
+    num_examples = 1
+    layout = Layout.single(3)
+    buffers = torch.empty(0, dtype=torch.float64)
+
+    def __init__(self, gradients: dict[tuple[int, ...], tuple[int, ...]]) -> None:
+        self.gradients = gradients
+
+    def batches(self, work: LocalWork, rng: Any) -> Iterator[int]:
+        return iter(range(work.steps))
+
+    def loss_gradient(self, y: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        g = self.gradients[tuple(int(number) for number in y.round())]
+        return y.new_zeros(()), y.new_tensor(g)
+
+
+def taken(gradients: dict[Any, Any], steps: int, x: tuple[int, ...], **state: Any) -> list[float]:
+    """Return the step that a worker takes from x with lr = 1."""
+    config = config_for("gradma-w", local_steps=steps, lr=1.0, weight_decay=0.0)
+    kept = {name: torch.tensor(v, dtype=torch.float64) for name, v in state.items()}
+    client: Any = GradMAClient(Charted(gradients), config, 0, kept)  # type: ignore[arg-type]
+    u = client.update(torch.tensor(x, dtype=torch.float64))["u"]
+    return [round(float(number), 9) for number in u]
+
+
+O, Y1, Y2, LAST = (0, 0, 0), (-1, 0, 0), (-1, -1, 0), (5, 5, 5)
+
+
+@pytest.mark.parametrize("third", [(-1, 0, 1), (0, -1, 1), (1, 1, 1)])
+def test_a_worker_s_step_agrees_with_each_of_its_three_constraints(third: tuple[int, ...]) -> None:
+    """Of g(y_2) = `third`, the first disagrees with g(x) alone, the second with g(y_1), the third with y_2 - x."""
+    assert taken({O: (1, 0, 0), Y1: (0, 1, 0), Y2: third}, 3, O) == [1, 1, 1]
+
+
+def test_a_worker_s_first_step_agrees_with_its_gradient_where_it_ended_last() -> None:
+    known = {O: (1, 0, 0), LAST: (-1, 1, 0)}
+    assert taken(known, 1, O, y=LAST) == [0.5, 0.5, 0]
+    assert taken(known, 1, O) == [1, 0, 0]  # its first round: there is no last
+
+
+def test_a_worker_that_comes_late_begins_at_the_model_it_receives() -> None:
+    """y_{-1} is that model, and not x_0, where g = (-1, 1, 0)."""
+    assert taken({O: (-1, 1, 0), LAST: (1, 0, 0)}, 1, LAST) == [1, 0, 0]
 
 
 def test_the_memory_can_be_saved_and_taken_up_again() -> None:
