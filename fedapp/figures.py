@@ -162,6 +162,10 @@ def find_figure(name: str) -> Figure:
     if found := _OF_CLIENTS.fullmatch(name):
         like = find_figure(f"test_{found[2]}")
         return next(figure for figure in _with_clients(like) if figure.name == name)
+    if name.startswith("valid_"):  # the same metric on the validation samples
+        like = find_figure(f"test_{name.removeprefix('valid_')}")
+        label = like.label.replace("test ", "validation ", 1)
+        return replace(like, name=name, label=label, in_console=False)
     return Figure(name, better="lower" if ERRORS.search(name) else "higher")
 
 
