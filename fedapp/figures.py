@@ -105,6 +105,15 @@ FIGURES = {
         Figure("test_loss", better="lower", in_console=True),
         Figure("train_loss", better="lower", source="training", in_console=True),
         Figure("uplink_nmse", "relative error of compression", "lower", source="training"),
+        Figure("uplink_gq", "G_q of compression", "lower", source="training"),
+        Figure("tracking_sum", "|sum of tracking variables|", "lower", source="training"),
+        Figure("consensus_error", better="lower", source="training"),
+        Figure("client_drift", better="lower", source="training"),
+        Figure("control_change", "change of control variates", "lower", source="training"),
+        Figure("control_age", "age of clients' states in rounds", "lower", source="training"),
+        Figure(
+            "active_constraints", "share of active constraints", unit="fraction", source="training"
+        ),
         Figure("epsilon", better="lower", source="training", in_console=True),
         Figure("round", "communication rounds", source="round"),
         Figure("clients", source="round"),
