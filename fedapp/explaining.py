@@ -24,9 +24,7 @@ Numbers = NDArray[np.float64]
 class Explanations:
     """The figures of a strategy's rounds, and the sum over all clients of what they track."""
 
-    def __init__(self, strategy: "FederatedStrategy[Any]") -> None:
-        self._strategy = strategy
-        self._off = bool(strategy.config.dp.clip)  # figures would have no noise
+    def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
@@ -35,23 +33,27 @@ class Explanations:
         self._c: NDArray[Any] | None = None  # SCAFFOLD's c before the round
         self._known = True  # False: a state was lost, and nobody knows the sum any more
 
-    def before(self, updates: Sequence[Update], round_: int, lost: bool) -> dict[str, float]:
+    def before(
+        self, strategy: "FederatedStrategy[Any]", updates: Sequence[Update], round_: int, lost: bool
+    ) -> dict[str, float]:
         """Return what can be told before a round's updates are applied."""
         self._known &= not lost
-        self._c = getattr(self._strategy, "c", None)
-        if self._off or not self._strategy.algorithm.stateful:
+        self._c = getattr(strategy, "c", None)
+        if strategy.config.dp.clip or not strategy.algorithm.stateful:
             return {}
-        ledger = self._strategy.ledger
+        ledger = strategy.ledger
         tags = ledger.accepted.at([update.client for update in updates])
         ages = round_ - tags[tags > 0] // ledger.attempts
         return {"control_age": float(ages.mean())} if len(ages) else {}
 
-    def after(self, updates: Sequence[Update]) -> dict[str, float]:
+    def after(
+        self, strategy: "FederatedStrategy[Any]", updates: Sequence[Update]
+    ) -> dict[str, float]:
         """Return what can be told once a round's updates have been applied."""
-        if self._off or not updates:
+        if strategy.config.dp.clip or not updates:
             return {}
-        name, figures = self._strategy.algorithm.name, {}
-        single = all(update.arrays for update in updates) and not self._strategy.known
+        name, figures = strategy.algorithm.name, {}
+        single = all(update.arrays for update in updates) and not strategy.known
         if single and name.startswith("fedbcgd"):
             figures["client_drift"] = _mean_square(updates, "u")
         if single and name in ("fedbcgd-plus", "scaffold"):
@@ -59,19 +61,19 @@ class Explanations:
         if single and name == "fedcet":
             figures["consensus_error"] = consensus_error([update["p"] for update in updates])
         if single:
-            figures |= self._quantization(updates)
-        if (memory := getattr(self._strategy, "D", None)) is not None:  # GradMA's
+            figures |= self._quantization(strategy, updates)
+        if (memory := getattr(strategy, "D", None)) is not None:  # GradMA's
             figures["active_constraints"] = memory.active
-        figures |= self._tracked(updates, single)
+        figures |= self._tracked(strategy, updates, single)
         return {key: value for key, value in figures.items() if math.isfinite(value)}
 
-    def _quantization(self, updates: Sequence[Update]) -> dict[str, float]:
+    def _quantization(
+        self, strategy: "FederatedStrategy[Any]", updates: Sequence[Update]
+    ) -> dict[str, float]:
         """Return the G_q of a round, where compression is unbiased and vectors are whole."""
-        compressor = self._strategy.compressor
-        names = self._strategy.algorithm.client.sends
-        whole = all(
-            update[name].size == self._strategy.x.size for update in updates for name in names
-        )
+        compressor = strategy.compressor
+        names = strategy.algorithm.client.sends
+        whole = all(update[name].size == strategy.x.size for update in updates for name in names)
         told = [update.uplink_nmse for update in updates if update.uplink_nmse is not None]
         if not (compressor and compressor.unbiased and whole and len(told) == len(updates)):
             return {}
@@ -81,18 +83,21 @@ class Explanations:
         of_mean = float(np.sum([square(mean) for mean in means]))
         return {"uplink_gq": realised_gq(squares, np.array(told), of_mean)}
 
-    def _tracked(self, updates: Sequence[Update], single: bool) -> dict[str, float]:
+    def _tracked(
+        self, strategy: "FederatedStrategy[Any]", updates: Sequence[Update], single: bool
+    ) -> dict[str, float]:
         """Return |sum delta_i|, or of SCAFFOLD |sum c_i - N c|: 0, up to rounding, if tracking is right."""
-        change = self._change(updates, single)
+        change = self._change(strategy, updates, single)
         if change is None or not self._known:
             self._known &= change is not None or self._sum is None
             return {}
         self._sum = change if self._sum is None else self._sum + change
         return {"tracking_sum": math.sqrt(square(self._sum))}
 
-    def _change(self, updates: Sequence[Update], single: bool) -> Numbers | None:
+    def _change(
+        self, strategy: "FederatedStrategy[Any]", updates: Sequence[Update], single: bool
+    ) -> Numbers | None:
         """Return by what a round changes the sum over all clients; None if that is not known."""
-        strategy = self._strategy
         name, size = strategy.algorithm.name, strategy.x.size
         if (
             size > LARGEST
@@ -102,29 +107,29 @@ class Explanations:
             return None
         options: Any = strategy.options
         if name == "scaffold":
-            return self._change_of_scaffold(updates, options.damping, single)
+            return self._change_of_scaffold(strategy, updates, single)
         if name == "fedgate" or (name == "fedcomgate" and options.track == "sent"):
-            return self._change_of_gate(updates, single)
+            return self._change_of_gate(strategy, updates, single)
         return None
 
     def _change_of_scaffold(
-        self, updates: Sequence[Update], chosen: float, single: bool
+        self, strategy: Any, updates: Sequence[Update], single: bool
     ) -> Numbers | None:
         """Return by how much more the sum of the c_i changes than N c."""
         from strategies.fedcomgate import damping
 
-        strategy: Any = self._strategy
-        a = damping(chosen, strategy.compressor, strategy.x.size)
+        a = damping(strategy.options.damping, strategy.compressor, strategy.x.size)
         moved: Numbers = np.asarray(strategy.c, np.float64) - np.asarray(self._c, np.float64)
         return np.asarray(
             a * self._total(updates, "dc", single) - strategy.config.num_clients * moved
         )
 
-    def _change_of_gate(self, updates: Sequence[Update], single: bool) -> Numbers | None:
+    def _change_of_gate(
+        self, strategy: Any, updates: Sequence[Update], single: bool
+    ) -> Numbers | None:
         """Return the sum over the round's clients of a (D_i / tau_i - T), T as they will receive it."""
         from strategies.fedcomgate import damping
 
-        strategy: Any = self._strategy
         a = damping(strategy.options.damping, strategy.compressor, strategy.x.size)
         lr = strategy.lr if strategy.vector == "u" else 1.0
         delivered, name = strategy.delivered, strategy.vector
@@ -147,7 +152,7 @@ class Explanations:
             assert isinstance(updates, Summed)
             return updates.sums.exact[key].total()
         name, per_step = key.removesuffix(PER_STEP), key.endswith(PER_STEP)
-        total = np.zeros(self._strategy.x.size)
+        total = np.zeros(len(updates[0][name]))
         for update in updates:
             total += update[name] / np.float64(update.steps if per_step else 1)
         return total

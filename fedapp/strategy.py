@@ -124,7 +124,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.asks_again = False  # an update that is in a sum must not count
         self._cohort: list[int] = []
         self.delivered: Arrays = {}  # the vectors of the last round, as clients will receive them
-        self._explanations = Explanations(self)
+        self._explanations = Explanations()
         self._explained: dict[str, float] = {}  # figures of the last round
         self._exchange = Exchange()
         self.setup()
@@ -390,7 +390,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
     def _apply(self, round_: int, updates: Sequence[Update], sums: aggregation.Sums) -> None:
         """Apply a round's updates, and note that they were used."""
         lost = [update.client for update in updates if self.ledger.has_lost(update)]
-        explained = self._explanations.before(updates, round_, bool(lost))
+        explained = self._explanations.before(self, updates, round_, bool(lost))
         self.ledger.accept(updates)
         self.admission.accept(updates, round_)
         if self.attendance:
@@ -410,7 +410,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
             raise self.admission.divergence(
                 f"The model is no longer finite after round {round_}: lower lr or server-lr."
             )
-        self._explained = explained | self._explanations.after(updates)
+        self._explained = explained | self._explanations.after(self, updates)
         if lost and reset:
             # The round that told of the loss is not taken back: states that do not belong together have moved x
             # once, and x may be anywhere when a method begins.
