@@ -43,6 +43,8 @@ def check(config: RunConfig, problem: Start) -> None:
         raise ConfigError(
             "test-share holds out samples of a network's clients: set test-share = 0."
         )
+    if config.valid_share and kind.data is None and not is_outside(config.problem):
+        raise ConfigError(f"The {kind.name} problem has no samples: set valid-share = 0.")
     if config.eval_clients and not kind.is_network:
         raise ConfigError(
             f"eval-clients evaluates a network on clients' held-out samples, and {kind.name} has none: set "

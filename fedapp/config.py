@@ -353,6 +353,12 @@ class RunConfig(Table):
         lt=1,
         description="share of every client's samples that it does not train on and is evaluated on; 0: none",
     )
+    valid_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the training samples that nobody trains on and the server evaluates on too: to choose settings on; 0: none",
+    )
     metrics: str = Field(
         "",
         description='what is evaluated beside the loss: "accuracy auc f1" of classes, "rmse mae" of numbers; empty: accuracy, or both',
@@ -549,6 +555,10 @@ class RunConfig(Table):
         if self.eval_train and not self.server_data:
             raise ValueError(
                 "eval-train evaluates on the server, which has no data: set eval-train = false"
+            )
+        if self.valid_share and not self.server_data:
+            raise ValueError(
+                "valid-share holds out samples on the server, which has no data: set valid-share = 0"
             )
         if self.resume is True and not self.run_name:
             raise ValueError(

@@ -105,6 +105,15 @@ FIGURES = {
         Figure("test_loss", better="lower", in_console=True),
         Figure("train_loss", better="lower", source="training", in_console=True),
         Figure("uplink_nmse", "relative error of compression", "lower", source="training"),
+        Figure("uplink_gq", "G_q of compression", "lower", source="training"),
+        Figure("tracking_sum", "|sum of tracking variables|", "lower", source="training"),
+        Figure("consensus_error", better="lower", source="training"),
+        Figure("client_drift", better="lower", source="training"),
+        Figure("control_change", "change of control variates", "lower", source="training"),
+        Figure("control_age", "age of clients' states in rounds", "lower", source="training"),
+        Figure(
+            "active_constraints", "share of active constraints", unit="fraction", source="training"
+        ),
         Figure("epsilon", better="lower", source="training", in_console=True),
         Figure("round", "communication rounds", source="round"),
         Figure("clients", source="round"),
@@ -162,6 +171,10 @@ def find_figure(name: str) -> Figure:
     if found := _OF_CLIENTS.fullmatch(name):
         like = find_figure(f"test_{found[2]}")
         return next(figure for figure in _with_clients(like) if figure.name == name)
+    if name.startswith("valid_"):  # the same metric on the validation samples
+        like = find_figure(f"test_{name.removeprefix('valid_')}")
+        label = like.label.replace("test ", "validation ", 1)
+        return replace(like, name=name, label=label, in_console=False)
     return Figure(name, better="lower" if ERRORS.search(name) else "higher")
 
 

@@ -41,13 +41,13 @@ class StateLedger:
         self.accepted = TalliedNumbers()  # client -> tag of its last update that was used
         self.digests = ClientNumbers()  # client -> digest of the state which that update left
         self.deliveries = Deliveries(place.undelivered, place.identity)
-        self._attempts = attempts  # at a round, at most
+        self.attempts = attempts  # at a round, at most
         self._checkpoints: list[ClientNumbers] = []  # `accepted` of the checkpoints that are kept
         self._losses = Counter[int]()  # client -> resets of all states on its word
 
     def begin(self, round_: int, attempt: int) -> None:
         """Begin an attempt at a round."""
-        self.tag = round_ * self._attempts + attempt
+        self.tag = round_ * self.attempts + attempt
 
     def invitation(
         self,

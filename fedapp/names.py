@@ -1,4 +1,4 @@
-"""Names: of files, of what is nearly one of several, and as a terminal may show them."""
+"""Names: of files, of what is nearly one of several, of algorithms in papers, and as a terminal may show them."""
 
 import re
 from collections.abc import Iterable
@@ -31,3 +31,41 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
         name for name in names if name.rpartition(".")[2] == word
     ]
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+# How the papers write the algorithms' names.
+DISPLAY_NAMES = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedavgm": "FedAvgM",
+    "fedproxm": "FedProxM",
+    "fedadam": "FedAdam",
+    "diana": "DIANA",
+    "vrdiana": "VR-DIANA",
+    "fedbcgd": "FedBCGD",
+    "fedbcgd-plus": "FedBCGD+",
+    "fedcet": "FedCET",
+    "fedcom": "FedCOM",
+    "fedgate": "FedGATE",
+    "fedcomgate": "FedCOMGATE",
+    "feddc": "FedDC",
+    "feddyn": "FedDyn",
+    "fedmlb": "FedMLB",
+    "fedmlbm": "FedMLBM",
+    "fedpaq": "FedPAQ",
+    "qsgd": "QSGD",
+    "gradma": "GradMA",
+    "gradma-w": "GradMA-W",
+    "gradma-s": "GradMA-S",
+    "mifa": "MIFA",
+    "mifam": "MIFAM",
+    "mimelite": "MimeLite",
+    "moon": "MOON",
+    "moonm": "MOONM",
+    "scaffold": "SCAFFOLD",
+}
+
+
+def display_name(algorithm: str) -> str:
+    """Return an algorithm's name as papers write it; a name that is not one of ours, as it is."""
+    return DISPLAY_NAMES.get(algorithm, algorithm)

@@ -83,6 +83,9 @@ class Memory:
         self.rows = np.zeros((size, sum(sizes)), dtype)
         self.scales = np.zeros(size)
         self.grams = np.zeros((len(sizes), size, size))  # of the rows, unscaled
+        self.active = (
+            0.0  # share of the vectors, over all pieces, that the last projection pushed against
+        )
         self._changed: set[int] = set()
         self._chunks = [
             _Chunk(number, slice(start, min(start + CHUNK, piece.stop)))
@@ -133,6 +136,7 @@ class Memory:
 
         fresh = self._inner_products(changed, v)
         zs = list(thread_pool().map(multipliers, self.pieces, self.grams, fresh))
+        self.active = sum(map(np.count_nonzero, zs)) / max(len(held) * len(zs), 1)
         projected = v.copy()
         self._add_combinations(zs, projected)
         self._changed = set()

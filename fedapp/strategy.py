@@ -27,6 +27,7 @@ from fedapp.downlink import Downlink, make_downlink
 from fedapp.errors import ConfigError
 from fedapp.evaluation import ClientEvaluation, demand_held_out
 from fedapp.exchange import Exchange
+from fedapp.explaining import Explanations
 from fedapp.failures import FailureLog
 from fedapp.feedback import EF21, MeanOfKnown
 from fedapp.frozen import FrozenSender
@@ -122,6 +123,9 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.nodes_add_up = False  # simulated ones may do so; set by the round loop
         self.asks_again = False  # an update that is in a sum must not count
         self._cohort: list[int] = []
+        self.delivered: Arrays = {}  # the vectors of the last round, as clients will receive them
+        self._explanations = Explanations()
+        self._explained: dict[str, float] = {}  # figures of the last round
         self._exchange = Exchange()
         self.setup()
 
@@ -205,7 +209,8 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
 
     def deliver(self, **vectors: NDArray[Any]) -> None:
         """Send vectors to this round's clients, each with its next invitation."""
-        self.ledger.deliver(self.downlink.delivered(vectors))
+        self.delivered = self.downlink.delivered(vectors)
+        self.ledger.deliver(self.delivered)
 
     # Flower's part.
 
@@ -310,6 +315,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
             return None, metrics
         self._apply(server_round, updates, sums)
         metrics.update(self.privacy.figures(updates))
+        metrics.update(self._explained)
         return self.arrays(), metrics
 
     def _sums_of(self, reply: Reply, refused: Sequence[Refusal]) -> aggregation.Sums | None:
@@ -384,6 +390,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
     def _apply(self, round_: int, updates: Sequence[Update], sums: aggregation.Sums) -> None:
         """Apply a round's updates, and note that they were used."""
         lost = [update.client for update in updates if self.ledger.has_lost(update)]
+        explained = self._explanations.before(self, updates, round_, bool(lost))
         self.ledger.accept(updates)
         self.admission.accept(updates, round_)
         if self.attendance:
@@ -403,6 +410,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
             raise self.admission.divergence(
                 f"The model is no longer finite after round {round_}: lower lr or server-lr."
             )
+        self._explained = explained | self._explanations.after(self, updates)
         if lost and reset:
             # The round that told of the loss is not taken back: states that do not belong together have moved x
             # once, and x may be anywhere when a method begins.
@@ -411,6 +419,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
             self._aggregator.reset()
             if self.known:
                 self.known.reset()
+            self._explanations.reset()
             self.setup()
 
     def _mean_buffers(self, updates: Sequence[Update]) -> Vector:
@@ -456,13 +465,14 @@ def _vectors(strategy: FederatedStrategy[Any]) -> Arrays:
 
 def _since_later_versions(
     strategy: FederatedStrategy[Any],
-) -> dict[str, UpdateLengths | Attendance | Downlink | MeanOfKnown]:
+) -> dict[str, UpdateLengths | Attendance | Downlink | MeanOfKnown | Explanations]:
     """Return what an old checkpoint has nothing of."""
     parts = {
         "admission": strategy.admission.lengths,
         "attendance": strategy.attendance,
         "downlink": strategy.downlink,
         "known": strategy.known,
+        "explained": strategy._explanations,
     }
     return {kind: part for kind, part in parts.items() if part}
 

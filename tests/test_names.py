@@ -5,9 +5,9 @@ import pytest
 from fedapp.data.sources import find_source
 from fedapp.errors import ConfigError
 from fedapp.models.networks import make_network
-from fedapp.names import did_you_mean
+from fedapp.names import DISPLAY_NAMES, did_you_mean, display_name
 from fedapp.parsing import parse_run_config
-from fedapp.registry import find_algorithm
+from fedapp.registry import ALGORITHMS, find_algorithm
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,12 @@ def test_a_mistyped_name_is_answered_with_the_nearest(
         make_network(config.model, (1, 8, 8), 10, "batch", 0)
     assert said in str(told.value)
     assert str(told.value).endswith(".")
+
+
+def test_every_algorithm_has_a_display_name_that_is_its_name_in_the_papers_spelling() -> None:
+    assert DISPLAY_NAMES.keys() == ALGORITHMS.keys()
+    for name, shown in DISPLAY_NAMES.items():
+        spelled = shown.lower().replace("+", "-plus")
+        assert spelled in (name, "vr-diana"), name
+    assert display_name("fedcomgate") == "FedCOMGATE"
+    assert display_name("my.module:mine") == "my.module:mine"

@@ -257,8 +257,9 @@ def test_a_sweep_ends_with_a_table(
     assert run(monkeypatch, sweep, "--out", out, *choice) == 0
     shown = capsys.readouterr().out
     lines = shown[shown.index("best gap") :].splitlines()
-    assert len(lines) == 4  # one setting, what was skipped, and the place
-    assert lines[2].startswith("Skipped, because they had ended before: try-eight-seed-0, ")
+    assert len(lines) == 5  # one setting, how it was chosen, what was skipped, and the place
+    assert lines[2].startswith("Settings were chosen on training data, by the best gap (gap)")
+    assert lines[3].startswith("Skipped, because they had ended before: try-eight-seed-0, ")
 
 
 def test_what_diverged_is_not_tried_again(

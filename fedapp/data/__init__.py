@@ -5,7 +5,7 @@ from fedapp.data.cache import ImageData, image_shape, load_images
 from fedapp.data.dividing import Divisible, Partition
 from fedapp.data.facts import Facts
 from fedapp.data.given_images import configured_images
-from fedapp.data.partitions import Divided, load_partition
+from fedapp.data.partitions import Divided, load_partition, validation_rows
 from fedapp.data.shard import Shard, held_out_of, load_shard, without_samples
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "load_images",
     "load_partition",
     "load_shard",
+    "validation_rows",
     "without_samples",
 ]

@@ -72,6 +72,7 @@ class Drawn(Partition):
             config.num_clients,
             config.seed,
             config.weighting,
+            *([("valid", config.valid_share)] if config.valid_share else []),
         )
         digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 

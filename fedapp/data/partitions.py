@@ -63,6 +63,7 @@ def load_partition(data: Divisible, config: RunConfig) -> Partition:
         config.num_clients,
         config.seed,
         *([config.train_samples] if config.train_samples else []),
+        *([("valid", config.valid_share)] if config.valid_share else []),
     )
     digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
@@ -89,7 +90,32 @@ def load_partition(data: Divisible, config: RunConfig) -> Partition:
     return partition
 
 
+def validation_rows(data: Divisible, config: RunConfig) -> NDArray[np.int64]:
+    """Return the training samples that `valid-share` holds out: no client has them; none if it is 0."""
+    return _divided(data, config)[1]
+
+
 def _chosen(data: Divisible, config: RunConfig) -> NDArray[np.int64]:
+    """Return the training samples that clients hold."""
+    return _divided(data, config)[0]
+
+
+def _divided(data: Divisible, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the samples to train on, and those of `valid-share`, both in their order."""
+    rows = _taking_part(data, config)
+    if not config.valid_share:
+        return rows, rows[:0]
+    held = round(config.valid_share * len(rows))
+    if not 0 < held < len(rows):
+        raise ConfigError(
+            f"valid-share = {config.valid_share:g} of the {len(rows)} training samples that the server has of "
+            f"{config.dataset} leaves none to validate or to train on: choose another, or 0."
+        )
+    order = generator(config.seed, "validation").permutation(rows)
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+def _taking_part(data: Divisible, config: RunConfig) -> NDArray[np.int64]:
     """Return the training samples that take part: all, or `train-samples` of them."""
     there = len(data.train_labels)
     if config.train_samples > there:

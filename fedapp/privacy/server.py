@@ -10,6 +10,7 @@ from flwr.supercore.differential_privacy import compute_stdv
 from numpy.typing import NDArray
 
 from fedapp.config import RunConfig
+from fedapp.doors import is_outside
 from fedapp.errors import ConfigError, RunError
 from fedapp.privacy.accounting import Numbers, accountant_type, epsilon
 from fedapp.privacy.noise import clipped_mean, noise_source, noised
@@ -105,6 +106,11 @@ class CountedPrivacy(Privacy):
             raise ConfigError(
                 "The loss on the clients' own samples would be told without noise: set eval-train = false "
                 "and a network as model, or dp.clip = 0."
+            )
+        if config.valid_share and is_outside(config.problem):
+            raise ConfigError(
+                "A Problem's validation samples are its clients', and their metrics would have no noise: set "
+                "valid-share = 0, or dp.clip = 0."
             )
 
     def demand_facts(self) -> None:

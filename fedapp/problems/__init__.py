@@ -42,6 +42,7 @@ _KEYS = [
     "eval_train",
     "metrics",
     "test_share",
+    "valid_share",
     "augmentation",
     "options",
 ]

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.config import RunConfig
-from fedapp.data import ArrayData, Decoder, Partition, Shard, load_arrays, load_partition
+from fedapp.data import (
+    ArrayData,
+    Decoder,
+    Partition,
+    Shard,
+    load_arrays,
+    load_partition,
+    validation_rows,
+)
 from fedapp.data.array_shard import load_array_shard, without_rows
 from fedapp.data.facts import Facts
 from fedapp.data.partitions import deal
@@ -34,6 +42,7 @@ class ArrayProblem(Problem):
         self.held_out: Partition | None = (
             None  # of the test samples; None: they are not the clients'
         )
+        self.validation = np.zeros(0, np.int64)  # the training samples that nobody trains on
         if shard and shard.data_dir:
             self.data = load_array_shard(shard, config, self.decoder)
             self.partition = deal(len(self.data.train), shard.clients, config, "shard")
@@ -45,6 +54,7 @@ class ArrayProblem(Problem):
             self.data = load_arrays(config, self.decoder)
             if len(self.data.train):
                 self.partition = load_partition(self.data, config)
+            self.validation = validation_rows(self.data, config)
         self.facts: Facts = self.data.facts
         self._train, self._test = map(_tensors, (self.data.train, self.data.test))
 
@@ -74,6 +84,10 @@ class ArrayProblem(Problem):
     def test_data(self) -> Sequence[Tensor] | None:
         """Return the test samples."""
         return self._test if len(self._test[1]) else None
+
+    def validation_data(self) -> Rows:
+        """Return the samples that `valid-share` holds out."""
+        return Rows(self._train, self.validation)
 
     def metrics(self, outputs: Tensor, batch: Batch) -> dict[str, Any]:
         """Return what the metrics need of a batch."""

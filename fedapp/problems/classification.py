@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +19,7 @@ from fedapp.data import (
     image_shape,
     load_partition,
     load_shard,
+    validation_rows,
     without_samples,
 )
 from fedapp.data.facts import Facts
@@ -44,6 +46,7 @@ class Images(Problem):
         self.data: ImageData
         self.partition: Partition | None  # None: the nodes have their own data
         self.held_out: Partition | None = None  # a node's own test images, dealt to its clients
+        self.validation = np.zeros(0, np.int64)  # the training images that nobody trains on
         if shard and shard.data_dir:
             self.data, self.partition = load_shard(shard, config)
             self.held_out = held_out_of(self.data, shard, config)
@@ -53,6 +56,7 @@ class Images(Problem):
             self.data = configured_images(config)
             there = len(self.data.train_labels)
             self.partition = load_partition(self.data, config) if there else None
+            self.validation = validation_rows(self.data, config)
         self.facts: Facts = self.data.facts
         self._measures = ClassMeasures(config.metrics)
         device = torch.device(config.device)
@@ -89,6 +93,10 @@ class Images(Problem):
     def test_data(self) -> Sequence[Tensor] | None:
         """Return the test images."""
         return self._test if len(self._test[1]) else None
+
+    def validation_data(self) -> Rows:
+        """Return the images that `valid-share` holds out."""
+        return Rows(self._train, self.validation)
 
     def held(self) -> Partition:
         """Return the partition; raise a ConfigError if there is no training data."""

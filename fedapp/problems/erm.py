@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedapp.config import LocalWork, RunConfig
-from fedapp.data import ImageData, configured_images, image_shape, load_partition
+from fedapp.data import ImageData, configured_images, image_shape, load_partition, validation_rows
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Layout
@@ -49,6 +49,7 @@ class LinearERM:
         positive = config.table(ErmKeys).positive
         self.rows, self.signs = self._tensors(data.train_images, data.train_labels == positive)
         self._test = self._tensors(data.test_images, data.test_labels == positive)
+        self._validation = torch.from_numpy(validation_rows(data, config)).to(self.device)
         self.layout = Layout.single(self.rows.shape[1])
         weights = torch.from_numpy(self.partition.weights(len(self.rows))).to(self.dtype)
         if config.weighting == "examples" and not config.samples_per_client:
@@ -112,16 +113,21 @@ class LinearERM:
     def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
         """Return the figures on the test set, f(x), |grad f(x)|^2 and, if it is known, f(x) - f*."""
         at = torch.tensor(x, device=self.device)
-        rows, signs = self._test
-        test_loss, _ = self.loss_gradient(at, rows, signs, 1 / len(rows))
         value, gradient = self.loss_gradient(at, self.rows, self.signs, self._weights)
         figures = {
-            "test_loss": float(test_loss),
-            "test_accuracy": float(((signs * (rows @ at)) > 0).cpu().double().mean()),
+            **self._measured("test", at, *self._test),
             "objective": float(value),
             "squared_gradient": float(gradient @ gradient),
         }
+        if len(held := self._validation):
+            figures |= self._measured("valid", at, self.rows[held], self.signs[held])
         return figures | ({"gap": float(value) - self.lowest} if self.convex else {})
+
+    def _measured(self, on: str, at: Tensor, rows: Tensor, signs: Tensor) -> dict[str, float]:
+        """Return loss and accuracy on some samples."""
+        loss, _ = self.loss_gradient(at, rows, signs, 1 / len(rows))
+        right = ((signs * (rows @ at)) > 0).cpu().double().mean()
+        return {f"{on}_loss": float(loss), f"{on}_accuracy": float(right)}
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
         """Return x."""

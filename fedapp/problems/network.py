@@ -1,7 +1,7 @@
 """The training of a network: from a `Problem` to what clients and server compute with."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
@@ -31,6 +31,8 @@ from fedapp.randomness import Generator, generator, torch_seed
 
 EVALUATION_BATCH = 1000
 NOTHING = nullcontext()
+Tensors = tuple[Tensor, ...]
+Taken = slice | Tensor  # the rows of a batch
 
 
 def as_rows(data: Data, what: str) -> Rows:
@@ -53,6 +55,14 @@ def _tensor(array: Any) -> Tensor:
         return array
     numbers = np.asarray(array)
     return torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
+
+
+def _batches(arrays: Tensors, rows: Indices | None) -> Iterator[tuple[Tensors, Taken]]:
+    """Yield what to evaluate at a time: some rows of arrays, or of all rows a slice."""
+    chosen = None if rows is None else torch.from_numpy(rows)
+    for start in range(0, len(arrays[0] if chosen is None else chosen), EVALUATION_BATCH):
+        part = slice(start, start + EVALUATION_BATCH)
+        yield arrays, part if chosen is None else chosen[part]
 
 
 class NetworkProblem:
@@ -120,18 +130,30 @@ class NetworkProblem:
         if not len(data.rows):
             raise ConfigError(f"Client {client} has no samples: give it at least one.")
         self.frozen_part.restore()  # all clients begin alike, whoever was trained before
+        rows_kept, _ = self._validation_of(client, data.rows)
         if (test := self.problem.client_test_data(client)) is not None:
             held = as_rows(test, f"The test data of client {client}")
-            return ClientSamples(self, data.arrays, data.rows, held)
-        kept, rows = self._hold_out(client, data.rows)
+            return ClientSamples(self, data.arrays, rows_kept, held)
+        kept, rows = self._hold_out(client, rows_kept)
         return ClientSamples(self, data.arrays, kept, Rows(data.arrays, rows))
 
     def _hold_out(self, client: int, rows: Indices) -> tuple[Indices, Indices]:
-        """Return a client's training samples, and those that only evaluation sees."""
-        share, count = self.config.test_share, len(rows)
+        """Return a client's training samples, and those that only its own evaluation sees."""
+        return self._divided(client, rows, self.config.test_share, "held out")
+
+    def _validation_of(self, client: int, rows: Indices) -> tuple[Indices, Indices]:
+        """Return the samples left to a client, and those of `valid-share`; none where a data set is divided."""
+        divides = type(self.problem).validation_data is not Problem.validation_data
+        share = 0.0 if divides else self.config.valid_share
+        return self._divided(client, rows, share, "validation")
+
+    def _divided(
+        self, client: int, rows: Indices, share: float, purpose: str
+    ) -> tuple[Indices, Indices]:
+        count = len(rows)
         if not share:
             return rows, rows[:0]
-        order = generator(self.config.seed, "held out", client=client).permutation(count)
+        order = generator(self.config.seed, purpose, client=client).permutation(count)
         held = min(max(round(share * count), 1), count - 1)  # one is left to train on
         return rows[np.sort(order[held:])], rows[np.sort(order[:held])]
 
@@ -254,9 +276,24 @@ class NetworkProblem:
             whole = len(data.rows) == len(data.arrays[0])
             measured = self.measure(data.arrays, None if whole else data.rows)
             figures = {f"test_{name}": value for name, value in measured.items()}
+        if self.config.valid_share:
+            measured = self._measure_all(self._validation())
+            figures |= {f"valid_{name}": value for name, value in measured.items()}
         if self.config.eval_train:
             figures["objective"] = self._training_loss()
         return figures
+
+    def _validation(self) -> list[Rows]:
+        """Return the samples that `valid-share` holds out."""
+        if (held := self.problem.validation_data()) is not None:
+            return [held]
+        parts = []
+        for client in range(self.config.num_clients):
+            data = as_rows(self.problem.client_data(client), f"The data of client {client}")
+            parts.append(Rows(data.arrays, self._validation_of(client, data.rows)[1]))
+        if not any(len(part.rows) for part in parts):
+            raise ConfigError("valid-share finds no client with two samples: set valid-share = 0.")
+        return parts
 
     def _training_loss(self) -> float:
         """Return the mean loss over all the clients' training samples."""
@@ -271,18 +308,26 @@ class NetworkProblem:
     @torch.no_grad()
     def measure(self, arrays: tuple[Tensor, ...], rows: Indices | None = None) -> dict[str, float]:
         """Return the metrics over samples: over all rows, or over some; the network is where it is bound."""
+        return self._measure_batches(_batches(arrays, rows))
+
+    @torch.no_grad()
+    def _measure_all(self, samples: Sequence[Rows]) -> dict[str, float]:
+        """Return the metrics over samples of several sets of arrays."""
+        return self._measure_batches(
+            batch for held in samples for batch in _batches(held.arrays, held.rows)
+        )
+
+    def _measure_batches(self, batches: Iterable[tuple[Tensors, Taken]]) -> dict[str, float]:
         module, problem = self.model.module, self.problem
         module.eval()
         self.frozen_part.restore()
-        chosen = None if rows is None else torch.from_numpy(rows)
-        count = len(arrays[0]) if chosen is None else len(chosen)
-        parts = []
+        parts, count = [], 0
         with seeded(torch_seed(self.config.seed, "evaluation")):  # for networks that draw numbers
-            for start in range(0, count, EVALUATION_BATCH):
-                part = slice(start, start + EVALUATION_BATCH)
-                taking = part if chosen is None else chosen[part]
-                batch = self._prepared([take_rows(a, taking, self._pins) for a in arrays])
+            for arrays, taking in batches:
+                rows = [take_rows(a, taking, self._pins) for a in arrays]
+                batch = self._prepared(rows)
                 parts.append(problem.metrics(self._outputs(module, batch), batch))
+                count += len(rows[0])
         return problem.combine(parts, count)
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:

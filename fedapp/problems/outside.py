@@ -26,6 +26,10 @@ def outside_problem(config: RunConfig) -> FederatedProblem:
     if isinstance(found, Problem):
         return NetworkProblem(_Guarded(found, name), config)
     if all(hasattr(found, method) for method in METHODS):
+        if config.valid_share:
+            raise ConfigError(
+                f"problem = {name!r} evaluates by itself, and valid-share is not known to it: set valid-share = 0."
+            )
         ready: FederatedProblem = found
         return ready
     raise ConfigError(

@@ -59,6 +59,10 @@ class Problem(ABC):
         """Return the server's test samples; None if it has none."""
         return None
 
+    def validation_data(self) -> Rows | None:
+        """Return what `valid-share` holds out of a data set that clients divide; None: it is held out of each client's."""
+        return None
+
     def prepare(self, batch: Batch) -> Batch:
         """Turn the rows of some samples into what the network sees; numbers have the run's type already."""
         return batch

@@ -2,6 +2,7 @@
 
 import os
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -93,7 +94,11 @@ Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="directories of runs, or that hold several")
 ]
 BestBy = Annotated[
-    str, typer.Option("--best-by", help="the metric that --per chooses by; default: what is shown")
+    str,
+    typer.Option(
+        "--best-by",
+        help="the metric that --per chooses by; default: what is shown, on validation data if there are any",
+    ),
 ]
 METRIC = (
     "a metric of rounds.jsonl; default: test_accuracy, or the most telling one that the runs have"
@@ -134,7 +139,7 @@ def plot(
     RUN is the directory of a run, or one that holds several.
     """
     from fedapp.report.curves import AXES, draw_curves
-    from fedapp.report.runs import best_per, figure_to_show, load_runs
+    from fedapp.report.runs import best_per, figure_to_show, judged_by, load_runs
 
     _check_picture(output)
     chosen = x or ["rounds", "bytes", "time"]
@@ -143,7 +148,7 @@ def plot(
             raise ConfigError(f"-x {name} is not known: choose {', '.join(AXES)}.")
     loaded = load_runs(runs)
     y = figure_to_show(loaded, y)
-    loaded = best_per(loaded, per, best_by or y) if per else loaded
+    loaded = best_per(loaded, per, best_by or judged_by(loaded, y)) if per else loaded
     draw_curves(loaded, chosen, y, output, title, log, log_x, lowest, panels or [])
     typer.echo(str(output))
 
@@ -177,27 +182,47 @@ def grid(
     typer.echo(str(output))
 
 
+class TableFormat(StrEnum):
+    """What a table is printed as."""
+
+    MARKDOWN = "markdown"
+    LATEX = "latex"
+    CSV = "csv"
+    JSON = "json"
+
+
 def table(
     runs: Runs,
     figure: Annotated[str, typer.Option("--metric", "--figure", help=METRIC)] = "",
-    target: Annotated[float, typer.Option("--target", help="of the metric, to reach")] = 0.9,
+    target: Annotated[
+        float | None,
+        typer.Option("--target", help="of the metric: also show what was spent to reach it"),
+    ] = None,
     best_by: BestBy = "",
     per: Per = None,
+    form: Annotated[
+        TableFormat, typer.Option("--format", help="what to print: CSV and JSON have plain numbers")
+    ] = TableFormat.MARKDOWN,
 ) -> None:
-    """Print the results of runs, averaged over seeds, and what each spent to reach a target, as Markdown.
+    """Print the results of runs: means over seeds, and standard deviations.
 
     Means are of complete runs with different seeds. A run that is running, interrupted or diverged has a line
-    of its own that says so.
+    of its own that says so. With --per, each line tells how many settings it was chosen from, which of the chosen values
+    are at the edge of those tried, and which keys were never varied. Runs with valid-share are chosen on their
+    validation data.
 
     RUN is the directory of a run, or one that holds several.
     """
-    from fedapp.report.runs import best_per, figure_to_show, load_runs
-    from fedapp.report.table import markdown_table
+    from fedapp.report.choice import choose
+    from fedapp.report.formats import FORMATS
+    from fedapp.report.runs import figure_to_show, load_runs
+    from fedapp.report.table import results
 
     loaded = load_runs(runs)
     figure = figure_to_show(loaded, figure)
-    loaded = best_per(loaded, per, best_by or figure) if per else loaded
-    typer.echo(markdown_table(loaded, figure, target))
+    choice = choose(loaded, per, figure, best_by) if per else None
+    made = results(choice.runs if choice else loaded, figure, target, choice)
+    typer.echo(FORMATS[form](made))
 
 
 def report(

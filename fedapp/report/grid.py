@@ -1,24 +1,29 @@
 """A heat map of runs over two config keys."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter
+from numpy.typing import NDArray
 
 from fedapp.errors import ConfigError
 from fedapp.figures import find_figure, human_bytes
 from fedapp.report.curves import LARGEST, UNITS, plain
-from fedapp.report.runs import Run, replicates, setting_of
+from fedapp.report.runs import Run, judged_by, replicates, setting_of
 
 
 def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title: str = "") -> None:
     """Draw the best `value` of the runs, or what they spent of it, for every pair of values of two keys.
 
     A cell is the mean over its complete runs with different seeds. One that holds other runs is marked, and
-    the runs are named below.
+    the runs are named below. With validation data (valid-share), a cell has the test metric of the round that is best on
+    them, and the setting that they choose is framed.
     """
     for key in (x, y):
         if any(key not in run.config for run in runs):
@@ -31,6 +36,7 @@ def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title
         place = rows.index(run.config[y]), columns.index(run.config[x])
         cells.setdefault(place, []).append(run)
     values = np.full((len(rows), len(columns)), np.nan)
+    judge, judged = judged_by(runs, value), np.full_like(values, np.nan)
     states: dict[tuple[int, int], str] = {}  # of the cells that hold other than complete runs
     notes: list[str] = []
     for place, members in cells.items():
@@ -39,12 +45,14 @@ def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title
         if others:
             states[place] = str(others[0][0].status.state)
             notes += [f"{run.name}: {what}" for run, what in others]
-        found = [run.outcome(value) for run in kept or members]
-        known = [number for number in found if abs(number) <= LARGEST]
-        values[place] = np.mean(known) if known else np.nan
+        values[place] = _mean([run.outcome(value) for run in kept or members])
+        judged[place] = _mean([run.outcome(judge) for run in kept or members])
     if np.isnan(values).all():
         raise ConfigError(f"These runs have no metric {value!r}.")
+    validated = judge != value and not np.isnan(judged).all()
     below = _below(notes)
+    if validated:
+        below.append(f"framed: chosen on validation data ({plain(judge)})")
     figure = Figure(
         figsize=(1.6 + 0.9 * len(columns), 1.4 + 0.7 * len(rows) + 0.2 * len(below)),
         layout="constrained",
@@ -57,6 +65,8 @@ def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title
         text = state if np.isnan(number) else f"{_written(value, number)}{'*' if state else ''}"
         colour = "black" if np.isnan(number) or number > middle else "white"
         axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=9)
+    if validated:
+        _frame(axes, judged, find_figure(judge).better == "lower")
     axes.set_xticks(range(len(columns)), [_tick(v) for v in columns])
     axes.set_yticks(range(len(rows)), [_tick(v) for v in rows])
     axes.set(xlabel=plain(x), ylabel=plain(y), title=title)
@@ -69,6 +79,21 @@ def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title
     if below:
         figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=7)
     figure.savefig(path, dpi=150)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean of what can be drawn; nan if there is nothing."""
+    known = [number for number in values if abs(number) <= LARGEST]
+    return float(np.mean(known)) if known else math.nan
+
+
+def _frame(axes: Axes, values: NDArray[np.float64], lower: bool) -> None:
+    """Draw a frame around the best cell."""
+    best = np.nanargmin(values) if lower else np.nanargmax(values)
+    row, column = np.unravel_index(best, values.shape)
+    axes.add_patch(
+        Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, fill=False, edgecolor="red", linewidth=2)
+    )
 
 
 def _written(name: str, number: float) -> str:

@@ -35,7 +35,8 @@ class Tally:
 def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], tally: Tally) -> None:
     """Print the results of a sweep: a table of its runs, and which of them are not complete."""
     from fedapp.manifest import results_dir, run_path
-    from fedapp.report.runs import Run, best_per, figure_to_show, load_runs
+    from fedapp.report.choice import choose
+    from fedapp.report.runs import Run, figure_to_show, load_runs
     from fedapp.report.table import closing_table
     from fedapp.terminal import make_console
 
@@ -49,11 +50,13 @@ def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], ta
     if best_by == "test_accuracy" and all(math.isnan(run.best(best_by)) for run in loaded):
         best_by = figure_to_show(loaded)
     if loaded:
-        chosen = best_per(loaded, per, best_by) if per else loaded
+        choice = choose(loaded, per, best_by) if per else None
         print()
         make_console(width=None if sys.stdout.isatty() else 160).print(
-            closing_table(chosen, best_by)
+            closing_table(choice.runs if choice else loaded, best_by)
         )
+        if choice:
+            print(choice.in_words())
     for what, names in (
         ("Not in the table, because their directories hold other runs", list(tally.refused)),
         ("Failed", list(tally.failed)),

@@ -45,11 +45,25 @@ class Run:
         found = [value for value in self.column(name) if value is not None]
         return find_figure(name).best(found) if found else float("nan")
 
+    def result(self, name: str) -> float:
+        """Return a figure at the round in which the model is best on validation samples; without any, its best."""
+        judge = validated_by(name)
+        rounds = [r for r in self.rounds if r.get(judge) is not None and r.get(name) is not None]
+        if not judge or not rounds:
+            return self.best(name)
+        top = find_figure(judge).best(r[judge] for r in rounds)
+        return float(next(r[name] for r in rounds if r[judge] == top))
+
     def outcome(self, name: str) -> float:
-        """Return a column's best figure or, if it is a cost, what the whole run spent; nan if it has none."""
+        """Return a column's result or, if it is a cost, what the whole run spent; nan if it has none."""
         spent = find_figure(name).unit in ("bytes", "bits", "seconds")
         known = any(value is not None for value in self.column(name))
-        return self.running_total(name)[-1] if spent and known else self.best(name)
+        return self.running_total(name)[-1] if spent and known else self.result(name)
+
+
+def validated_by(figure: str) -> str:
+    """Return the name of the same metric on validation samples (`valid-share`); empty if it is not one on test samples."""
+    return f"valid_{figure.removeprefix('test_')}" if figure.startswith("test_") else ""
 
 
 # Where replicates may differ: in the seed, and in what computes nothing.
@@ -277,6 +291,13 @@ def figure_to_show(runs: Sequence[Run], wanted: str = "") -> str:
     names = ranked(name for run in runs for record in run.rounds for name in record)
     known = (name for name in names if any(not math.isnan(run.best(name)) for run in runs))
     return next(known, "test_accuracy")
+
+
+def judged_by(runs: Sequence[Run], figure: str) -> str:
+    """Return the metric that settings are chosen by: `figure`, or the same on validation samples if all runs have it."""
+    judge = validated_by(figure)
+    known = judge and all(not math.isnan(run.best(judge)) for run in runs)
+    return judge if known else figure
 
 
 def best_per(runs: Sequence[Run], keys: Sequence[str], figure: str = "test_accuracy") -> list[Run]:

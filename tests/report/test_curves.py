@@ -28,7 +28,7 @@ def test_curves_and_table(
     capsys.readouterr()
     assert fedapp(monkeypatch, "table", str(tmp_path), "--target", "0.3") == 0
     shown = capsys.readouterr().out.splitlines()
-    assert [line.split(" | ")[0] for line in shown[2:]] == ["| fedavg", "| fedcom"]
+    assert [line.split(" | ")[0] for line in shown[2:]] == ["| FedAvg", "| FedCOM"]
     assert fedapp(monkeypatch, "table", str(tmp_path), "--target", "1.0") == 0
     assert capsys.readouterr().out.count("| never |") == 2
     losses = "--figure", "train_loss", "--target", "2.0"
