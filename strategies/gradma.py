@@ -58,6 +58,7 @@ class GradMA(FederatedStrategy[Options]):
         from fedapp.projection import Memory  # slow to import: torch
 
         self.memory_size = memory_size(self.config)
+        demand_room(self.memory_size, self.x.size, self.config.clients_per_round)
         self.m = np.zeros_like(self.x)
         scope = self.layout.tensors if self.options.scope == "layer" else (self.x.size,)
         self.D = Memory(self.memory_size, scope, self.x.dtype)
@@ -125,6 +126,19 @@ def check_memory(config: RunConfig) -> None:
         raise ConfigError(
             f"gradma.memory-size = {size} is not allowed: choose from clients-per-round = {S} to "
             f"num-clients = {N}, or 0."
+        )
+
+
+def demand_room(m: int, d: int, S: int) -> None:
+    """Refuse m > d: that many half-spaces may have nothing in common but 0, and x would stop anywhere."""
+    if m > d:
+        remedy = (
+            f"set gradma.memory-size to at most {d}" if d >= S else
+            f"set clients-per-round and gradma.memory-size to at most {d}"
+        )  # fmt: skip
+        raise ConfigError(
+            f"GradMA's memory of m = {m} vectors must not have more of them than the model has parameters, d = {d}: "
+            f"{remedy}."
         )
 
 

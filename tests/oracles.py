@@ -15,23 +15,44 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 Gradient = Callable[[int, Vector], Vector]
 Cohorts = list[list[int]]
+Tau = int | list[int]  # local steps: of everybody, or of each client
+Weights = list[int] | None  # of each client in means; None: all the same
 
 
-def local_sgd(g: Gradient, i: int, x: Vector, tau: int, lr: float, mu: float = 0.0) -> Vector:
+def steps_of(tau: Tau, i: int) -> int:
+    """Return tau_i."""
+    return tau if isinstance(tau, int) else tau[i]
+
+
+def mean(S: list[int], vectors: list[Vector], weights: Weights = None) -> Vector:
+    """Return the mean over the clients S, whose vectors are in that order."""
+    n = [weights[i] if weights else 1 for i in S]
+    total: Vector = sum((w * v for w, v in zip(n, vectors, strict=True)), np.zeros(1))
+    return total / sum(n)
+
+
+def local_sgd(g: Gradient, i: int, x: Vector, tau: Tau, lr: float, mu: float = 0.0) -> Vector:
     """Return u_i = x - y_i after tau steps of (proximal) gradient descent."""
     y = x.copy()
-    for _ in range(tau):
+    for _ in range(steps_of(tau, i)):
         y = y - lr * (g(i, y) + mu * (y - x))
     return x - y
 
 
 def fedavg(
-    x: Vector, g: Gradient, cohorts: Cohorts, tau: int, lr: float, server_lr: float, mu: float = 0.0
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    tau: Tau,
+    lr: float,
+    server_lr: float,
+    mu: float = 0.0,
+    weights: Weights = None,
 ) -> Iterator[Vector]:
     """FedAvg; FedProx with mu > 0."""
     for S in cohorts:
         u = [local_sgd(g, i, x, tau, lr, mu) for i in S]
-        x = x - server_lr * sum(u) / len(S)
+        x = x - server_lr * mean(S, u, weights)
         yield x
 
 
@@ -39,16 +60,17 @@ def fedavgm(
     x: Vector,
     g: Gradient,
     cohorts: Cohorts,
-    tau: int,
+    tau: Tau,
     lr: float,
     server_lr: float,
     beta1: float,
     mu: float = 0.0,
+    weights: Weights = None,
 ) -> Iterator[Vector]:
     """Algorithm 5 of GradMA's appendix: FedAvgM; FedProxM with mu > 0."""
     m = np.zeros_like(x)
     for S in cohorts:
-        d = sum(local_sgd(g, i, x, tau, lr, mu) for i in S) / len(S)
+        d = mean(S, [local_sgd(g, i, x, tau, lr, mu) for i in S], weights)
         m = beta1 * m + d
         x = x - server_lr * m
         yield x
@@ -58,17 +80,18 @@ def fedadam(
     x: Vector,
     g: Gradient,
     cohorts: Cohorts,
-    tau: int,
+    tau: Tau,
     lr: float,
     server_lr: float,
     b1: float,
     b2: float,
     eps: float,
+    weights: Weights = None,
 ) -> Iterator[Vector]:
     """Adam on the server, without bias correction."""
     m, v = np.zeros_like(x), np.zeros_like(x)
     for S in cohorts:
-        D = -sum(local_sgd(g, i, x, tau, lr) for i in S) / len(S)
+        D = -mean(S, [local_sgd(g, i, x, tau, lr) for i in S], weights)
         m = b1 * m + (1 - b1) * D
         v = b2 * v + (1 - b2) * D**2
         x = x + server_lr * m / (np.sqrt(v) + eps)
@@ -79,7 +102,7 @@ def mifam(
     x: Vector,
     g: Gradient,
     cohorts: Cohorts,
-    tau: int,
+    tau: Tau,
     lr: float,
     server_lr: float,
     beta1: float,
@@ -126,12 +149,19 @@ def topk(v: Vector, k: int) -> Vector:
 
 
 def fedpaq(
-    x: Vector, g: Gradient, cohorts: Cohorts, tau: int, lr: float, server_lr: float, Q: Quantize
+    x: Vector,
+    g: Gradient,
+    cohorts: Cohorts,
+    tau: Tau,
+    lr: float,
+    server_lr: float,
+    Q: Quantize,
+    weights: Weights = None,
 ) -> Iterator[Vector]:
     """FedPAQ, algorithm 1; QSGD with tau = 1 and all clients."""
     for k, S in enumerate(cohorts, 1):
         sent = [Q("p", k, i, -local_sgd(g, i, x, tau, lr)) for i in S]
-        x = x + server_lr * sum(sent) / len(S)
+        x = x + server_lr * mean(S, sent, weights)
         yield x
 
 
@@ -139,24 +169,25 @@ def fedcom(
     x: Vector,
     g: Gradient,
     cohorts: Cohorts,
-    tau: int,
+    tau: Tau,
     lr: float,
     server_lr: float,
     Q: Quantize,
     decay: float = 1.0,
+    weights: Weights = None,
 ) -> Iterator[Vector]:
     """FedCOM, algorithm 1."""
     for k, S in enumerate(cohorts, 1):
         D = [Q("D", k, i, local_sgd(g, i, x, tau, lr) / lr) for i in S]
-        x = x - lr * server_lr * sum(D) / len(S)
+        x = x - lr * server_lr * mean(S, D, weights)
         lr = lr * decay
         yield x
 
 
-def corrected_sgd(g: Gradient, i: int, x: Vector, tau: int, lr: float, shift: Vector) -> Vector:
+def corrected_sgd(g: Gradient, i: int, x: Vector, tau: Tau, lr: float, shift: Vector) -> Vector:
     """Return u_i after tau steps along g - shift."""
     y = x.copy()
-    for _ in range(tau):
+    for _ in range(steps_of(tau, i)):
         y = y - lr * (g(i, y) - shift)
     return x - y
 
@@ -165,23 +196,22 @@ def fedgate(
     x: Vector,
     g: Gradient,
     cohorts: Cohorts,
-    tau: int,
+    tau: Tau,
     lr: float,
     server_lr: float,
     N: int,
     Q: Quantize = lambda name, k, i, v: v,
     decay: float = 1.0,
     a: float = 1.0,
-    taus: list[int] | None = None,
-    weights: list[int] | None = None,
+    weights: Weights = None,
     mistake: str = "",
 ) -> Iterator[Vector]:
     """FedGATE, algorithm 3, with sampling: everyone who took part learns u at once.
 
-    Ours: damping `a`, `taus` and `weights` of each client. `mistake`: the client divides the mean by its own tau.
+    Ours: damping `a`, a tau and a weight of each client. `mistake`: the client divides the mean by its own tau.
     """
     delta = np.zeros((N, len(x)))
-    tau_of, n = taus or [tau] * N, weights or [1] * N
+    tau_of, n = [steps_of(tau, i) for i in range(N)], weights or [1] * N
     for k, S in enumerate(cohorts, 1):
         u_i = {i: Q("u", k, i, corrected_sgd(g, i, x, tau_of[i], lr, delta[i])) for i in S}
         u = sum(n[i] * u_i[i] for i in S) / sum(n[i] for i in S)
@@ -198,7 +228,7 @@ def fedcomgate(
     x: Vector,
     g: Gradient,
     cohorts: Cohorts,
-    tau: int,
+    tau: Tau,
     lr: float,
     server_lr: float,
     N: int,
@@ -208,16 +238,15 @@ def fedcomgate(
     decay: float = 1.0,
     a: float = 1.0,
     track: str = "sent",
-    taus: list[int] | None = None,
-    weights: list[int] | None = None,
+    weights: Weights = None,
 ) -> Iterator[Vector]:
     """FedCOMGATE, algorithms 2 and 4: everyone who took part learns D at once.
 
     `memory` as in equations 8 and 9. `mistake` puts in one that other implementations make, or, "own tau", that the
-    client divides the mean by its own tau. Ours: damping `a`, `track`, `taus` and `weights` of each client.
+    client divides the mean by its own tau. Ours: damping `a`, `track`, a tau and a weight of each client.
     """
     delta, nu = np.zeros((N, len(x))), np.zeros((N, len(x)))
-    tau_of, n = taus or [tau] * N, weights or [1] * N
+    tau_of, n = [steps_of(tau, i) for i in range(N)], weights or [1] * N
     for k, S in enumerate(cohorts, 1):
         u_i = {i: corrected_sgd(g, i, x, tau_of[i], lr, delta[i]) / lr for i in S}
         part = len(S) if mistake == "quantizes u/s" else 1
@@ -242,7 +271,7 @@ def scaffold(
     x: Vector,
     g: Gradient,
     cohorts: Cohorts,
-    tau: int,
+    tau: Tau,
     lr: float,
     server_lr: float,
     N: int,
@@ -257,7 +286,8 @@ def scaffold(
         us, changes = [], []
         for i in S:
             u = corrected_sgd(g, i, x, tau, lr, c_i[i] - c)
-            renewed = g(i, x) if option == 1 else c_i[i] - c + u / (tau * lr)
+            tau_i = steps_of(tau, i)
+            renewed = g(i, x) if option == 1 else c_i[i] - c + u / (tau_i * lr)
             change = a * Q("dc", k, i, renewed - c_i[i])
             us.append(Q("u", k, i, u))
             changes.append(change)
@@ -379,7 +409,7 @@ def feddyn(
     x: Vector,
     g: Gradient,
     cohorts: Cohorts,
-    tau: int,
+    tau: Tau,
     lr: float,
     N: int,
     alpha: float,
@@ -390,7 +420,7 @@ def feddyn(
     for k, S in enumerate(cohorts, 1):
         y = {i: x.copy() for i in S}
         for i in S:
-            for _ in range(tau):
+            for _ in range(steps_of(tau, i)):
                 y[i] = y[i] - lr * (g(i, y[i]) - h_i[i] + alpha * (y[i] - x))
             y[i] = x - Q("u", k, i, x - y[i])
             h_i[i] = h_i[i] - alpha * (y[i] - x)
@@ -403,7 +433,7 @@ def feddc(
     x: Vector,
     g: Gradient,
     cohorts: Cohorts,
-    tau: int,
+    tau: Tau,
     lr: float,
     N: int,
     alpha: float,
@@ -418,9 +448,9 @@ def feddc(
         y, changes = {}, []
         for i in S:
             y[i] = x.copy()
-            for _ in range(tau):
+            for _ in range(steps_of(tau, i)):
                 y[i] = y[i] - lr * (g(i, y[i]) + alpha * (y[i] + h[i] - x) - c_i[i] + c)
-            renewed = c_i[i] - c + (x - y[i]) / (tau * lr)
+            renewed = c_i[i] - c + (x - y[i]) / (steps_of(tau, i) * lr)
             changes.append(Q("dc", k, i, renewed - c_i[i]))
             y[i] = x - Q("u", k, i, x - y[i])
         for i, change in zip(S, changes, strict=True):
@@ -435,11 +465,12 @@ def mimelite(
     x: Vector,
     g: Gradient,
     cohorts: Cohorts,
-    tau: int,
+    tau: Tau,
     lr: float,
     server_lr: float,
     beta: float,
     noisy: Callable[[int, int, int, Vector], Vector],
+    weights: Weights = None,
 ) -> Iterator[Vector]:
     """MimeLite: `noisy(k, i, t, y)` is client i's mini-batch gradient, g(i, x) its full one."""
     m = np.zeros_like(x)
@@ -447,11 +478,11 @@ def mimelite(
         us = []
         for i in S:
             y = x.copy()
-            for t in range(tau):
+            for t in range(steps_of(tau, i)):
                 y = y - lr * ((1 - beta) * noisy(k, i, t, y) + beta * m)
             us.append(x - y)
-        full = sum(g(i, x) for i in S) / len(S)
-        x = x - server_lr * sum(us) / len(S)
+        full = mean(S, [g(i, x) for i in S], weights)
+        x = x - server_lr * mean(S, us, weights)
         m = (1 - beta) * full + beta * m
         yield x
 
@@ -467,7 +498,9 @@ def quadratic_program(v: Vector, C: Vector) -> Vector:
     C = C[lengths > 0] / lengths[lengths > 0, None]
     if not len(C):
         return v
-    solved: Vector = solve_qp(np.eye(len(v)), v, C.T, np.zeros(len(C)))[0]
+    # Constraints that leave only one direction, or none, are inconsistent after rounding.
+    slack = -1e-13 * np.linalg.norm(v)
+    solved: Vector = solve_qp(np.eye(len(v)), v, C.T, np.full(len(C), slack))[0]
     return solved
 
 
@@ -506,7 +539,7 @@ def gradma(
     x: Vector,
     g: Callable[[int, int, int, Vector], Vector],
     cohorts: Cohorts,
-    tau: int,
+    tau: Tau,
     lr: float,
     server_lr: float,
     N: int,
@@ -516,6 +549,7 @@ def gradma(
     m: int,
     worker: bool = True,
     server: bool = True,
+    weights: Weights = None,
 ) -> Iterator[Vector]:
     """GradMA; GradMA-W without its server, GradMA-S without its worker.
 
@@ -530,14 +564,14 @@ def gradma(
         u = {}
         for i in S:
             y, before = x.copy(), last.get(i, x)
-            for t in range(tau):
+            for t in range(steps_of(tau, i)):
                 v = g(k, i, t, y)
                 C = np.stack([g(k, i, t, before), g(k, i, t, x), y - x])
                 step = in_pieces(v, C, sizes) if worker else v
                 before, y = y, y - lr * step
             last[i] = y
             u[i] = x - y
-        d = sum(u.values()) / len(S)
+        d = mean(S, list(u.values()), weights)
         if server:
             mom = beta1 * mom + d
             for i in list(D):
@@ -657,7 +691,7 @@ def fedbcgd(
     x: Vector,
     g: Callable[[int, int, int, Vector], Vector],
     groups: list[list[list[int]]],
-    tau: int,
+    tau: Tau,
     lr: float,
     blocks: list[Coordinates],
     shared: Coordinates,
@@ -670,7 +704,7 @@ def fedbcgd(
         for group in dealt:
             for i in group:
                 y[i] = x.copy()
-                for t in range(tau):
+                for t in range(steps_of(tau, i)):
                     y[i] = y[i] - lr * g(k, i, t, y[i])
         new = x.copy()
         parts = [*zip(blocks, dealt, strict=True), (shared, [i for group in dealt for i in group])]
@@ -690,7 +724,7 @@ def fedbcgd_plus(
     g: Callable[[int, int, int, Vector], Vector],
     G: Gradient,
     groups: list[list[list[int]]],
-    tau: int,
+    tau: Tau,
     lr: float,
     blocks: list[Coordinates],
     shared: Coordinates,
@@ -705,7 +739,7 @@ def fedbcgd_plus(
         for group in dealt:
             for i in group:
                 y[i], full = x.copy(), G(i, x)
-                for t in range(tau):
+                for t in range(steps_of(tau, i)):
                     direction = g(k, i, t, y[i]) - g(k, i, t, x) + full - c_i[i] + c
                     y[i] = y[i] - lr * direction
                 change[i] = full - c_i[i]

@@ -119,9 +119,16 @@ def test_another_weight_would_be_noticed(algorithm: str) -> None:
     ("algorithm", "zero"),
     [("moon", {"moon__mu": 0.0}), ("fedmlb", {"fedmlb__lambda1": 0.0, "fedmlb__lambda2": 0.0})],
 )
-def test_without_its_terms_it_is_fedavg(algorithm: str, zero: dict[str, Value]) -> None:
-    ours = trajectory(parse_run_config(kebab(KEYS | zero | {"algorithm": algorithm})))
-    theirs = trajectory(parse_run_config(kebab(KEYS | {"algorithm": "fedavg"})))
+@pytest.mark.parametrize(
+    "work", [{}, {"local_epochs": 1, "weighting": "examples", "num_rounds": 4, "batch_size": 40}]
+)
+def test_without_its_terms_it_is_fedavg(
+    algorithm: str, zero: dict[str, Value], work: dict[str, Value]
+) -> None:
+    """Also where clients take different numbers of steps, and count by their examples."""
+    keys = KEYS | work
+    ours = trajectory(parse_run_config(kebab(keys | zero | {"algorithm": algorithm})))
+    theirs = trajectory(parse_run_config(kebab(keys | {"algorithm": "fedavg"})))
     np.testing.assert_allclose(ours[-1], theirs[-1], rtol=1e-9, atol=1e-12)
 
 

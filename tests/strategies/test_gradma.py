@@ -10,6 +10,7 @@ import torch
 from clients.gradma import GradMAClient
 from fedapp import client_app
 from fedapp.building import make_strategy
+from fedapp.client import State
 from fedapp.config import LocalWork, RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
@@ -24,6 +25,7 @@ from strategies.gradma import Options
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.cases import config_for, trajectory
+from tests.support.steps import QUADRATIC, client_of
 
 
 def strategy_of(m: int, **keys: Value) -> Any:
@@ -89,7 +91,7 @@ def test_the_memory_holds_from_a_cohort_to_all_clients(size: int, allowed: bool)
 
 def test_the_default_memory_is_a_hundred_or_all() -> None:
     assert strategy_of(0).memory_size == 12
-    assert strategy_of(0, num_clients=150).memory_size == 100
+    assert strategy_of(0, num_clients=150, quadratic__dim=100).memory_size == 100
 
 
 NETWORK: dict[str, Value] = {
@@ -251,3 +253,41 @@ def test_it_learns_the_digits(algorithm: str, run_inline: RunInline) -> None:
     records = read_rounds(run_inline(algorithm=algorithm, num_rounds=30, clients_per_round=10))
     assert records[-1]["test_accuracy"] > 0.6
     assert records[-1]["failures"] == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"gradma__memory_size": 8}, ""),
+        ({"gradma__memory_size": 9}, "m = 9 .* d = 8: set gradma.memory-size to at most 8"),
+        ({}, "m = 12 .* d = 8: set gradma.memory-size to at most 8"),
+        ({"clients_per_round": 10}, "set clients-per-round and gradma.memory-size to at most 8"),
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["gradma", "gradma-s"])
+def test_a_memory_of_more_vectors_than_parameters_is_refused(
+    algorithm: str, keys: dict[str, Value], said: str
+) -> None:
+    common: dict[str, Value] = {"dataset": "quadratic", "quadratic__dim": 8, "num_clients": 12}
+    config = parse_run_config(
+        kebab(common | {"clients_per_round": 4, "algorithm": algorithm} | keys)
+    )
+    if not said:
+        make_strategy(config, make_problem(config))
+        return
+    with pytest.raises(ConfigError, match=said):
+        make_strategy(config, make_problem(config))
+
+
+def test_a_late_first_participation_starts_from_the_x_it_receives() -> None:
+    """In round 5, without a state: as with y_{-1} = x in its state, and not as with a start far away."""
+    config = parse_run_config(kebab(QUADRATIC | {"algorithm": "gradma-w"}))
+    x = np.linspace(1, 2, 6)
+
+    def sent(state: State) -> Any:
+        return client_of(config, 5, state).train({"x": x}, np.zeros(0))["u"]
+
+    received = sent({"y": torch.tensor(x)})
+    np.testing.assert_array_equal(sent({}), received)
+    starts = [torch.full((6,), y, dtype=torch.float64) for y in (-20.0, 20.0)]
+    assert max(np.abs(sent({"y": y}) - received).max() for y in starts) > 1e-3

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ from clients.fedcomgate import TrackingClient
 from fedapp import client_app
 from fedapp.building import make_strategy, warnings
 from fedapp.compression import Compressor, make_compressor
-from fedapp.config import RunConfig
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, DivergedError
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
-from fedapp.problems.quadratic import Quadratic
 from fedapp.registry import find_compressor
 from fedapp.rounds import run_rounds
 from fedapp.tables import Value
@@ -301,116 +298,6 @@ def test_the_oracle_s_quantizer_is_unbiased() -> None:
     draws = np.stack([oracles.qsgd(v, 3, rng.random(7, np.float32)) for _ in range(20_000)])
     error = draws.std(axis=0) / len(draws) ** 0.5
     assert (np.abs(draws.mean(axis=0) - v) < 5 * error).all()
-
-
-# Unequal local work: with local-epochs = 1 and batches of one, client i takes as many steps as it has examples.
-
-EXAMPLES = [1, 9, 2, 8, 3, 7, 4, 6, 5, 5, 9, 1]
-
-
-@pytest.fixture
-def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the clients of quadratics different numbers of examples."""
-    make = Quadratic.objective
-
-    def objective(self: Quadratic, client: int) -> Any:
-        made: Any = make(self, client)
-        made.num_examples = EXAMPLES[client]
-        return made
-
-    monkeypatch.setattr(Quadratic, "objective", objective)
-
-
-def unequal_config(algorithm: str, **keys: Value) -> RunConfig:
-    work: dict[str, Value] = {"local_epochs": 1, "batch_size": 1, "dtype": "float64", "lr": 0.1}
-    return config_for(algorithm, **(work | keys))
-
-
-@pytest.mark.usefixtures("unequal")
-@pytest.mark.parametrize("count", [S, N])
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
-@pytest.mark.parametrize("algorithm", ["fedgate", "fedcomgate", "fedcomgate with memory"])
-def test_unequal_work_equals_the_pseudocode(algorithm: str, weighting: str, count: int) -> None:
-    name = algorithm.partition(" ")[0]
-    keys: dict[str, Value] = {"compressor": "qsgd", "qsgd__levels": 8, f"{name}__damping": 0.7}
-    numbers: dict[str, Any] = {"a": 0.7}
-    if algorithm != name:
-        keys |= {"compressor": "topk", "topk__ratio": 0.5, "fedcomgate__memory": "paper"}
-        numbers |= {"memory": "paper"}
-    config = unequal_config(name, weighting=weighting, clients_per_round=count, **keys)
-    weights = EXAMPLES if weighting == "examples" else None
-    numbers |= {"lr": 0.1, "taus": EXAMPLES, "weights": weights, "Q": quantizer(config)}
-    case = replace(CASES["fedgate"], oracle=getattr(oracles, name))
-    ours = trajectory(config, nodes=3)
-    assert largest_difference(ours, expected(case, config, server_lr=1.0, **numbers)) < 1e-5
-    wrong = expected(case, config, server_lr=1.0, mistake="own tau", **numbers)
-    assert largest_difference(ours, wrong) > 1e-3
-
-
-@pytest.mark.usefixtures("unequal")
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
-@pytest.mark.parametrize("algorithm", ["fedgate", "fedcomgate"])
-def test_unequal_work_does_not_move_the_optimum(algorithm: str, weighting: str) -> None:
-    """With the client's own tau under the mean it would."""
-    keys: dict[str, Value] = {"weight_decay": 0.0, "quadratic__condition": 3.0, "lr": 0.2}
-    config = unequal_config(
-        algorithm,
-        weighting=weighting,
-        clients_per_round=N,
-        num_rounds=150,
-        compressor="none",
-        **keys,
-    )
-    problem = make_problem(config)
-    assert isinstance(problem, Quadratic)
-    weights = EXAMPLES if weighting == "examples" else [1] * N
-    A, b = problem.A.numpy(), problem.b.numpy()
-    hessian = sum(w * a for w, a in zip(weights, A, strict=True))
-    optimum = np.linalg.solve(
-        hessian, sum(w * a @ c for w, a, c in zip(weights, A, b, strict=True))
-    )
-    assert np.linalg.norm(trajectory(config)[-1] - optimum) < 1e-12
-    x, gradient, cohorts = oracle_inputs(config)
-    numbers = {"tau": 1, "lr": 0.2, "server_lr": 1.0, "N": N, "taus": EXAMPLES, "weights": weights}
-    old = oracles.fedgate(x, gradient, cohorts, mistake="own tau", **numbers)  # type: ignore[arg-type]
-    *_, last = old
-    assert np.linalg.norm(last - optimum) > 1e-2
-
-
-class Boasting(InlineGrid):
-    """Client 3 claims another number of steps, and client 5 another number of examples, than they used."""
-
-    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-        replies = list(super().send_and_receive(messages, timeout=timeout))
-        for reply in replies:
-            metrics: Any = reply.content.metric_records
-            if "metrics.3" in metrics:
-                metrics["metrics.3"]["steps"] += 1
-                metrics["metrics.5"]["num-examples"] += 1
-        return replies
-
-
-@pytest.mark.usefixtures("unequal")
-@pytest.mark.parametrize(
-    ("algorithm", "keys", "refused"),
-    [
-        ("fedgate", {}, 2),
-        ("fedcomgate", {}, 2),
-        # With local-steps, tau does not depend on the number of examples.
-        ("fedgate", {"local_epochs": 0, "local_steps": 3}, 1),
-        ("fedavg", {}, 0),
-    ],
-)
-def test_a_number_of_steps_that_the_config_does_not_allow_is_refused(
-    algorithm: str, keys: dict[str, Value], refused: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = unequal_config(algorithm, clients_per_round=N, num_rounds=2, **keys)
-    problem = make_problem(config)
-    strategy = make_strategy(config, problem)
-    grid = Boasting(client_app.app, config.flat())
-    failures = [record["failures"] for record in run_rounds(grid, strategy, problem, config)]
-    assert failures == [refused, refused]
-    assert any("local steps, and the config" in m for m in caplog.messages) == bool(refused)
 
 
 # Damping.

@@ -29,6 +29,8 @@ from tests.conftest import kebab
 
 N, S, TAU, LR, ROUNDS = 12, 4, 5, 0.3, 30
 WEIGHT_DECAY = 0.01
+# Unequal clients: with local-epochs = 1 and batches of one, each takes as many steps as it has examples.
+EXAMPLES = [1, 9, 2, 8, 3, 7, 4, 6, 5, 5, 9, 1]
 
 
 def trajectory(config: RunConfig, nodes: int = 1) -> list[oracles.Vector]:
@@ -108,9 +110,8 @@ def with_noise(
     """Return g with the noise of round k, client i and step t, as the clients' mini-batches carry it."""
 
     def noisy(k: int, i: int, t: int, y: oracles.Vector) -> oracles.Vector:
-        draws = generator(config.seed, "batches", k, i).standard_normal(
-            (config.local_steps, len(y))
-        )
+        steps = config.local_work.num_steps(EXAMPLES[i])
+        draws = generator(config.seed, "batches", k, i).standard_normal((steps, len(y)))
         return np.asarray(g(i, y) + config.table(QuadraticKeys).noise * draws[t])
 
     return noisy
