@@ -8,7 +8,7 @@ from fedapp.report.panels import Curve, Panel
 from fedapp.report.runs import Run
 from fedapp.theory.fits import linear_rate, rounds_of, slope, spread
 from fedapp.theory.measured import figure, grouped, mean_figure, named, num_parameters
-from fedapp.theory.outcome import Finding, Outcome, Theorem
+from fedapp.theory.outcome import BEYOND, Finding, Outcome, Theorem
 
 
 def fedcet_1(runs: Sequence[Run]) -> Outcome:
@@ -130,7 +130,7 @@ def fedcet_linear(runs: Sequence[Run]) -> Outcome:
 
 
 THEOREMS = {
-    "fedcet-1": Theorem("FedCET, theorem 1", fedcet_1),
-    "fedcet-2": Theorem("FedCET, theorem 2", fedcet_2),
-    "fedcet-linear": Theorem("FedCET, strongly convex", fedcet_linear),
+    "fedcet-1": Theorem("FedCET, theorem 1, large steps", fedcet_1, scope=BEYOND),
+    "fedcet-2": Theorem("FedCET, theorem 2, large steps", fedcet_2, scope=BEYOND),
+    "fedcet-linear": Theorem("FedCET, strongly convex", fedcet_linear, scope=BEYOND),
 }

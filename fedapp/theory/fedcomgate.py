@@ -7,6 +7,7 @@ import numpy as np
 from fedapp.report.panels import Curve, Panel
 from fedapp.report.runs import Run
 from fedapp.theory.fits import above, linear_rate, rising, rounds_of, spread
+from fedapp.theory.hypotheses import fedcom_pl
 from fedapp.theory.measured import (
     counts,
     figure,
@@ -15,15 +16,19 @@ from fedapp.theory.measured import (
     mean_figure,
     named,
     quantizer_variance,
+    setting_of,
     starting_point,
 )
-from fedapp.theory.outcome import Finding, Outcome, Theorem
+from fedapp.theory.outcome import BEYOND, NO_THEOREM, Finding, Outcome, Theorem
+from fedapp.theory.within.trails import admissible
 
 
 def fedcom_q(runs: Sequence[Run]) -> Outcome:
     """FedCOM with equal clients: a floor that grows with q, below the bound of equation 38."""
     floors, ratios, curves = {}, [], []
-    for name, group in named(runs, "fedcom-q").items():
+    groups = named(runs, "fedcom-q")
+    settings = [setting_of(group[0]) for group in groups.values()]
+    for name, group in groups.items():
         gaps = mean_figure(group, "gap")
         run, q = group[0], quantizer_variance(group[0])
         m, _, tau = counts(run)
@@ -51,6 +56,7 @@ def fedcom_q(runs: Sequence[Run]) -> Outcome:
                 spread(ratios),
                 all(ratio <= 1 for ratio in ratios),
             ),
+            admissible(fedcom_pl(s) for s in settings),
         ],
         [Panel("bounds dashed", "rounds", "f - f*", curves, log_x=False)],
     )
@@ -123,6 +129,6 @@ def fedcomgate_pl(runs: Sequence[Run]) -> Outcome:
 
 THEOREMS = {
     "fedcom-q": Theorem("FedCOM, theorem D.7", fedcom_q),
-    "fedcom-noise": Theorem("FedCOMGATE, Fig. 9", fedcom_noise),
-    "fedcomgate-pl": Theorem("FedCOMGATE, theorem E.6", fedcomgate_pl),
+    "fedcom-noise": Theorem("FedCOMGATE, Fig. 9", fedcom_noise, scope=NO_THEOREM),
+    "fedcomgate-pl": Theorem("FedCOMGATE, theorem E.6, large steps", fedcomgate_pl, scope=BEYOND),
 }

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedapp.report.panels import Curve, Panel
 from fedapp.report.runs import Run
+from fedapp.theory import hypotheses
 from fedapp.theory.fits import rising, rounds_of, slope, spread
 from fedapp.theory.measured import (
     counts,
@@ -14,15 +15,18 @@ from fedapp.theory.measured import (
     grouped,
     named,
     quantizer_variance,
+    setting_of,
     starting_point,
 )
-from fedapp.theory.outcome import Finding, Outcome, Theorem
+from fedapp.theory.outcome import BEYOND, Finding, Outcome, Theorem
+from fedapp.theory.within.trails import admissible
 
 
 def fedpaq_1(runs: Sequence[Run]) -> Outcome:
     """|x - x*|^2 = O(tau/T) with lr = (4/mu)/(k tau + 1) from round k_0 on, for several s, r and tau."""
     slopes, ratios, constants, starts, curves = {}, [], {}, [], []
-    for name, group in named(runs, "fedpaq-1").items():
+    groups = named(runs, "fedpaq-1")
+    for name, group in groups.items():
         squares = np.mean([figure(run, "distance") ** 2 for run in group], axis=0)
         k, run = rounds_of(squares), group[0]
         n, r, tau = counts(run)
@@ -69,6 +73,7 @@ def fedpaq_1(runs: Sequence[Run]) -> Outcome:
                 all(rising([constants[n] for n in names]) for names in ordered)
                 and constants["s-2"] < 10 * constants["no-quantizer"],
             ),
+            admissible(hypotheses.fedpaq_1(setting_of(group[0])) for group in groups.values()),
         ],
         [Panel("", "rounds k", "|x - x*|^2", curves)],
     )
@@ -98,6 +103,7 @@ def fedpaq_2(runs: Sequence[Run]) -> Outcome:
                 "exponent -0.5 (at most -0.4)",
                 f"{exponent:.2f}, f {'falls' if falls else 'does not fall'}",
                 exponent <= -0.4 and falls,
+                "" if "gap" in start else BEYOND,  # clients are not alike, and f* is not known
             )
         )
         if "gap" in start:  # f* is known, and so are all the constants of the bound
@@ -114,6 +120,7 @@ def fedpaq_2(runs: Sequence[Run]) -> Outcome:
                     bool((ratios <= 1).all()),
                 )
             )
+            findings.append(admissible(hypotheses.fedpaq_2(setting_of(run)) for run in chosen))
     return Outcome(findings, [Panel("", "steps T", "mean of |grad f|^2", curves)])
 
 

@@ -8,7 +8,9 @@ import numpy as np
 from fedapp.parsing import parse_run_config
 from fedapp.problems import kind_of, make_problem
 from fedapp.report.runs import Run
+from fedapp.theory.constants import exact_setting
 from fedapp.theory.fits import Values
+from fedapp.theory.hypotheses import Setting
 
 
 def figure(run: Run, name: str) -> Values:
@@ -66,6 +68,11 @@ def quantizer_variance(run: Run) -> float:
 def gradient_variance(run: Run) -> float:
     """Return the variance sigma^2 of a run's gradients."""
     return float(run.config["quadratic.dim"]) * float(run.config["quadratic.noise"]) ** 2
+
+
+def setting_of(run: Run) -> Setting:
+    """Return a run on quadratics as a theorem sees it."""
+    return exact_setting(parse_run_config(run.config))
 
 
 def starting_point(run: Run) -> dict[str, float]:
