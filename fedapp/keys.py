@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin
 
@@ -18,15 +19,29 @@ PARAGRAPHS = ("local-steps", "problem", "eval-every")  # keys that begin one
 _ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits them
 
 
-def read_assignments(text: str) -> dict[str, bool | int | float | str]:
-    """Read "key=value key=value" as `flwr run -c` does; nothing if it is not understood."""
-    from flwr.common.config import parse_config_args  # all of Flower comes with it: half a second
+def read_assignments(text: str, texts: Container[str] = ()) -> dict[str, bool | int | float | str]:
+    """Read "key=value key=value" as `flwr run -c` does, and bare words too; nothing if it is not understood.
 
+    A value without quotes is a text if TOML cannot read it, or if its key is one of `texts`.
+    """
+    found: dict[str, bool | int | float | str] = {}
+    for key, value in _ASSIGNMENT.findall(text):
+        read = value if key in texts and value[0] not in "'\"" else _read_value(value)
+        if read is None:
+            return {}
+        found[key] = read
+    return {} if _ASSIGNMENT.sub("", text).strip() else found
+
+
+def _read_value(text: str) -> bool | int | float | str | None:
+    """Return a value that TOML can read, or a bare word as it is; None if it is neither."""
     try:
-        parsed = parse_config_args([text])
-    except Exception:  # Flower raises a type of its command line's
-        return {}
-    return {} if _ASSIGNMENT.sub("", text).strip() else dict(parsed)
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return None if text[0] in "'\"[{" else text
+    if isinstance(value, list | dict):
+        return None
+    return value if isinstance(value, bool | int | float | str) else text  # a date is a name
 
 
 @dataclass(frozen=True)
