@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin
 
@@ -53,6 +53,7 @@ class Key:
     default: object
     description: str
     choices: tuple[object, ...]  # all that is allowed; empty if there is no list
+    bounds: str = ""  # of a number, in words
 
     @property
     def path(self) -> str:
@@ -63,6 +64,19 @@ class Key:
     def names(self) -> list[str]:
         """The names that are allowed, where there is a list of them."""
         return [choice for choice in self.choices if isinstance(choice, str)]
+
+    @property
+    def allowed(self) -> str:
+        """What the key takes, in words."""
+        if self.choices:
+            *others, last = map(json.dumps, self.choices)
+            return f"{', '.join(others)} or {last}" if others else last
+        if isinstance(self.default, bool):
+            return "true or false"
+        if isinstance(self.default, str):
+            return "text"
+        kind = "whole number" if isinstance(self.default, int) else "number"
+        return f"{kind} {self.bounds}".strip()
 
 
 def declared_keys(model: type[BaseModel], table: str = "") -> Iterator[Key]:
@@ -75,9 +89,21 @@ def declared_keys(model: type[BaseModel], table: str = "") -> Iterator[Key]:
             tables.append((name, kind))
         elif name in defaults:
             choices = get_args(kind) if get_origin(kind) is Literal else ()
-            yield Key(table, name, defaults[name], field.description or "", choices)
+            bounds = _bounds(field.metadata)
+            yield Key(table, name, defaults[name], field.description or "", choices, bounds)
     for name, kind in tables:
         yield from declared_keys(kind, name)
+
+
+def _bounds(metadata: Iterable[object]) -> str:
+    """Write the bounds of a number, as pydantic holds them."""
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    return " and ".join(
+        f"{word} {getattr(bound, name)}"
+        for name, word in words.items()
+        for bound in metadata
+        if hasattr(bound, name)
+    )
 
 
 def config_table(model: type[BaseModel], values: Mapping[str, object]) -> Table:

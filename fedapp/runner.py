@@ -31,6 +31,7 @@ from fedapp.sweeps import PlannedRun, read_runs
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
+log = logging.getLogger("flwr")
 WORK_KNOWN = 2**16  # clients whose work is remembered
 
 
@@ -134,8 +135,11 @@ class Runner:
     def run(self, engine: EngineChoice) -> Tally:
         """Run everything, and return how the runs ended."""
         from fedapp.problems import make_problem, rehearse
+        from fedapp.unused import warning
 
         tally = Tally()
+        if unused := warning(self.configs):
+            log.warning("%s", unused)
         swept = [config for plan, config in self.planned if plan.name]
         _refuse(swept, tally)
         left = [

@@ -33,6 +33,7 @@ from fedapp.run_directory import RunDirectory
 from fedapp.stopping import saved_before_exit
 from fedapp.strategy import FederatedStrategy
 from fedapp.trackers.log import TrackerLog, find_trackers, start_trackers
+from fedapp.unused import warning as unused_warning
 from fedapp.workspace import Workspace
 
 log = logging.getLogger("flwr")
@@ -44,6 +45,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run one experiment."""
     log_as_one_sentence()
     config = parse_run_config(context.run_config)
+    if unused := unused_warning([config]):
+        log.warning("%s", unused)
     if is_deployed(grid):
         pull_one_by_one(grid)
         poll_often(grid)
