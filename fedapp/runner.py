@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from fedapp.commandline import absolute_paths, read_overrides
 from fedapp.config import RunConfig
 from fedapp.doors import given_for
+from fedapp.durations import human_time
 from fedapp.errors import ConfigError, RunError, traceback_of
 from fedapp.figures import find_figure, ranked
 from fedapp.names import did_you_mean, one_line
@@ -258,7 +259,7 @@ def _run_in_turn(
         for number, (plan, config) in enumerate(runs, 1):
             if len(runs) > 1:
                 left = spent / max(ended, 1) * (len(runs) - number + 1)
-                when = f", about {_duration(left)} left" if ended else ""
+                when = f", about {human_time(left)} left" if ended else ""
                 print(f"\nRun {number} of {len(runs)}{when}")
             started = time.monotonic()
             try:
@@ -275,12 +276,6 @@ def _run_in_turn(
             spent, ended = spent + time.monotonic() - started, ended + 1
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def _run_side_by_side(runs: Sequence[RunConfig], workers: int, tally: Tally) -> None:
     """Run several runs of a sweep at once, each in its own process."""
     from fedapp.parallel import run_all
@@ -289,7 +284,7 @@ def _run_side_by_side(runs: Sequence[RunConfig], workers: int, tally: Tally) -> 
     tally.skipped += [config.run_name for config in runs if _is_skipped(config)]
     started = time.monotonic()
     for number, (config, error) in enumerate(run_all(runs, workers), 1):
-        left = _duration((time.monotonic() - started) / number * (len(runs) - number))
+        left = human_time((time.monotonic() - started) / number * (len(runs) - number))
         record = last_record(config)
         known = [find_figure(name) for name in ranked(record) if record[name] is not None]
         shown = [f"{figure.label} {figure.text(record[figure.name])}" for figure in known[:2]]

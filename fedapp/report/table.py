@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from fedapp.durations import human_time
 from fedapp.figures import TOTAL, find_figure, human_bytes
 from fedapp.report.runs import Run, over_seeds, reach
 
@@ -45,7 +46,7 @@ def closing_table(runs: Sequence[Run], figure: str) -> Table:
             for kind in (*BYTES, "wall_seconds")
         )
         rounds = _mean([len(run.rounds) for run in group], ".0f")
-        table.add_row(Text(name), *shown, rounds, *map(human_bytes, sent), f"{seconds:.1f} s")
+        table.add_row(Text(name), *shown, rounds, *map(human_bytes, sent), human_time(seconds))
     return table
 
 
