@@ -45,6 +45,7 @@ class Engine(StrEnum):
 
 @app.command()
 def run(
+    context: typer.Context,
     presets: Presets = None,
     config: Assignments = None,
     engine: Annotated[
@@ -100,7 +101,10 @@ def run(
 
     chosen = EngineChoice(engine is Engine.INLINE, workers, address, workers_per_gpu)
     code = run_command(
-        lambda: Runner.read(presets or [], config or [], out, best_by, per or []), chosen, dry_run
+        lambda: Runner.read(presets or [], config or [], out, best_by, per or []),
+        chosen,
+        dry_run,
+        context.obj,
     )
     raise typer.Exit(code)
 
@@ -223,7 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
     try:
-        app(arguments, prog_name="fedapp")
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        app(words, prog_name="fedapp", obj=words)
     except SystemExit as ended:  # typer ends every command so
         return int(ended.code or 0)
     except ConfigError as error:
