@@ -73,6 +73,29 @@ class Needs:
                 f"{name} has a loss that looks into the network, which vectorize does not compute: set vectorize = 0."
             )
 
+    def fixed(self, num_clients: int) -> dict[str, Value]:
+        """Return the keys of every run that can have one value only, and that value."""
+        found: dict[str, Value] = {}
+        if self.all_clients:
+            found["clients-per-round"] = num_clients
+        if self.one_local_step:
+            found["local-steps"] = 1
+        if self.one_local_step or self.equal_local_steps:
+            found["local-epochs"] = 0
+        if self.no_server_lr:
+            found["server-lr"] = 0.0
+        if self.uniform_weighting:
+            found["weighting"] = "uniform"
+        if self.no_error_feedback:
+            found["error-feedback"] = False
+        if self.plain_sgd:
+            found["client-optimizer"] = "sgd"
+        if self.no_clipping:
+            found["clip-gradient"] = 0.0
+        if self.network:
+            found["vectorize"] = 0
+        return found
+
     def in_words(self) -> list[str]:
         """Return the needs as a list for people."""
         words = {

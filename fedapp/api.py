@@ -30,11 +30,13 @@ from fedapp.rounds_file import Record, read_rounds
 from fedapp.runner import EngineChoice, Runner, planned_config, sigterm_as_ctrl_c
 from fedapp.sweeps import Point, plan_product, point_name
 from fedapp.tables import Value
+from fedapp.unused import warning as unused_warning
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-untyped]
     from torch import Tensor
 
+log = logging.getLogger("flwr")
 Engine = Literal["inline", "ray"]
 Config = Mapping[str, Any] | RunConfig | None
 
@@ -120,6 +122,8 @@ def run(
 
     parsed = parse_run_config(_with_old_names(_values(config, keys)))
     with _settings(show):
+        if unused := unused_warning([parsed]):
+            log.warning("%s", unused)
         if parsed.server_data:  # what is wrong with the data is told before an engine starts
             rehearse(parsed, make_problem(parsed))
         chosen = _engine(engine, workers, address, workers_per_gpu)

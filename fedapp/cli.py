@@ -1,6 +1,7 @@
 """Federated learning as a Flower app: run experiments, and look at data, models and runs."""
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,8 +13,27 @@ from fedapp.commandline import Assignments, Presets, complete_key, read_config
 from fedapp.errors import ConfigError, traceback_of
 from fedapp.names import one_line
 from fedapp.report import commands
+from fedapp.terminal import columns
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        import fedapp
+
+        typer.echo(f"fedapp {fedapp.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="show the version"),
+    ] = False,
+) -> None:
+    """Take what is not a command."""
 
 
 class Engine(StrEnum):
@@ -25,6 +45,7 @@ class Engine(StrEnum):
 
 @app.command()
 def run(
+    context: typer.Context,
     presets: Presets = None,
     config: Assignments = None,
     engine: Annotated[
@@ -80,27 +101,80 @@ def run(
 
     chosen = EngineChoice(engine is Engine.INLINE, workers, address, workers_per_gpu)
     code = run_command(
-        lambda: Runner.read(presets or [], config or [], out, best_by, per or []), chosen, dry_run
+        lambda: Runner.read(presets or [], config or [], out, best_by, per or []),
+        chosen,
+        dry_run,
+        context.obj,
     )
     raise typer.Exit(code)
 
 
+def _complete_algorithm(incomplete: str) -> list[str]:
+    from fedapp.commandline import names_of
+
+    return [name for name in names_of("algorithm") if name.startswith(incomplete)]
+
+
 @app.command()
-def algorithms() -> None:
-    """List the algorithms, the keys that each reads with their defaults, and what each needs."""
+def algorithms(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME]",
+            help="show this one: the paper, what travels, its keys",
+            autocompletion=_complete_algorithm,
+        ),
+    ] = "",
+) -> None:
+    """List the algorithms, with the keys that each has and what it needs; or describe one."""
+    if name:
+        from fedapp.about import describe
+
+        typer.echo(describe(name, columns()))
+        return
     from fedapp import memory
     from fedapp.registry import ALGORITHMS
 
     config = read_config([], [])
     width = max(map(len, ALGORITHMS)) + 2
+
+    def show(text: str, head: str = "") -> None:
+        room = columns(narrowest=width + 40) if sys.stdout.isatty() else 1000
+        head, below = f"{head:{width}}", " " * width
+        typer.echo(
+            textwrap.fill(
+                text, room, initial_indent=head, subsequent_indent=below, break_on_hyphens=False
+            )
+        )
+
     for algorithm in ALGORITHMS.values():
-        typer.echo(f"{algorithm.name:{width}}{algorithm.summary}")
+        show(algorithm.summary, algorithm.name)
         keys = [f"{key} = {value}" for key, value in algorithm.keys().items()]
-        typer.echo(" " * width + ", ".join(keys or ["no keys of its own"]))
+        show(", ".join(keys or ["no keys of its own"]))
         if needs := algorithm.needs.in_words():
-            typer.echo(f"{'':{width}}needs {', '.join(needs)}")
+            show(f"needs {', '.join(needs)}")
         kept = memory.in_words(algorithm.strategy, config)
-        typer.echo(f"{'':{width}}keeps on the server: {kept}")
+        show(f"keeps on the server: {kept}")
+
+
+@app.command()
+def keys(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="ALGORITHM",
+            help="a name, or package.module:name",
+            autocompletion=_complete_algorithm,
+        ),
+    ],
+) -> None:
+    """List every key that an algorithm listens to, with its default, what it takes and what it means.
+
+    The output is TOML: `fedapp keys scaffold > scaffold.toml` makes a preset for `fedapp run`.
+    """
+    from fedapp.about import keys_of
+
+    typer.echo(keys_of(name, columns()))
 
 
 @app.command("config")
@@ -153,7 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
     try:
-        app(arguments, prog_name="fedapp")
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        app(words, prog_name="fedapp", obj=words)
     except SystemExit as ended:  # typer ends every command so
         return int(ended.code or 0)
     except ConfigError as error:

@@ -1,9 +1,9 @@
 """Run configs on a command line: preset files, and `key=value` assignments as `flwr run -c` takes them."""
 
-import json
 import os
 import tomllib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a preset or a sweep."""
     try:
         return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"The preset {path} cannot be read: {error}; TOML wants quotes around words, as in "
+            'algorithm = "fedprox".'
+        ) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"The preset {path} cannot be read: {error}.") from None
 
@@ -42,14 +47,20 @@ def read_overrides(presets: Sequence[Path], assignments: Sequence[str]) -> dict[
             raise ConfigError(f"{preset} is a sweep: run it with `fedapp run`.")
         values |= flat_keys(preset, table)
     for assignment in assignments:
-        parsed = read_assignments(assignment)
+        parsed = read_assignments(assignment, _text_keys())
         if not parsed:
-            raise ConfigError(
-                f"-c {assignment!r} is not understood: write key=value with a TOML value, "
-                "for example -c 'algorithm=\"fedprox\"' or -c lr=0.05."
-            )
+            raise ConfigError(f"-c {assignment!r} is not understood: {_advice(assignment)}.")
         values |= parsed
     return values
+
+
+def _advice(assignment: str) -> str:
+    """Say how to write what could not be read."""
+    if assignment.endswith(".toml"):
+        return f"give a preset without -c, as in fedapp run {assignment}"
+    if "=" in assignment and " " in assignment:
+        return "put quotes around a value with spaces, as in -c 'uplink-budget=\"50 kB\"'"
+    return "write key=value, for example -c algorithm=fedprox or -c lr=0.05"
 
 
 def absolute_paths(values: dict[str, Value]) -> dict[str, Value]:
@@ -87,10 +98,16 @@ def complete_preset(incomplete: str) -> list[str]:
     ]
 
 
-def _declared_keys() -> list[Key]:
+@lru_cache(maxsize=1)
+def _declared_keys() -> tuple[Key, ...]:
     from fedapp.parsing import config_type
 
-    return list(declared_keys(config_type()))
+    return tuple(declared_keys(config_type()))
+
+
+def _text_keys() -> set[str]:
+    """Return the keys whose values are texts: `run-name=2` needs no quotes."""
+    return {key.path for key in _declared_keys() if isinstance(key.default, str)}
 
 
 def complete_key(incomplete: str) -> list[str]:
@@ -99,15 +116,15 @@ def complete_key(incomplete: str) -> list[str]:
 
 
 def complete_assignment(incomplete: str) -> list[str]:
-    """Return `key=` for the config keys that begin so, or `key="name"` for the names that a key takes."""
+    """Return `key=` for the config keys that begin so, or `key=name` for the names that a key takes."""
     key, is_set, _ = incomplete.partition("=")
     if not is_set:
         return [f"{name}=" for name in complete_key(incomplete)]
-    values = [f"{key}={json.dumps(name)}" for name in _names_of(key)]
+    values = [f"{key}={name}" for name in names_of(key)]
     return [value for value in values if value.startswith(incomplete)]
 
 
-def _names_of(key: str) -> list[str]:
+def names_of(key: str) -> list[str]:
     """Return the names that a key takes, where there is a list of them."""
     if key == "algorithm":
         from fedapp.registry import ALGORITHMS
@@ -142,7 +159,7 @@ Assignments = Annotated[
         "-c",
         "--run-config",
         metavar="KEY=VALUE",
-        help="run-config keys with TOML values, as `flwr run -c` takes them; may be repeated",
+        help="a run-config key, for example -c lr=0.05; may be repeated",
         autocompletion=complete_assignment,
     ),
 ]

@@ -1,6 +1,5 @@
 """What a run shows: a header, a line for each round, a summary; on a terminal, a progress bar."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from rich.table import Table
 
 from fedapp.attendance import Attendance
 from fedapp.config import RunConfig
+from fedapp.durations import human_time
 from fedapp.figures import FIGURES, Figure, human_bytes
 from fedapp.hosting import Hosting
 from fedapp.observers import Observer
@@ -51,7 +51,7 @@ class RunConsole(Observer):
         self.rounds = 0
         self.best: dict[str, tuple[float, float]] = {}  # figure -> its best, and its last
         self.totals = dict.fromkeys(TOTALS, 0)
-        self.started = time.perf_counter()
+        self.seconds = 0.0  # of the rounds, as they are recorded
 
     def show_header(self) -> None:
         """Say which run this is and where its results go."""
@@ -85,7 +85,7 @@ class RunConsole(Observer):
             + (f" ({record['failures']} failed)" if record["failures"] else "")
             + (f" ({record['eval_failures']} not evaluated)" if record.get("eval_failures") else "")
             + f"  up {human_bytes(record['uplink_bytes'])}"
-            f"  down {human_bytes(record['downlink_bytes'])}  {record['wall_seconds']:.2f} s"
+            f"  down {human_bytes(record['downlink_bytes'])}  {human_time(record['wall_seconds'])}"
         )
         self.progress.update(self.task, completed=record["round"], latest="  ".join(figures[:2]))
 
@@ -115,6 +115,7 @@ class RunConsole(Observer):
     def _count(self, record: Record) -> None:
         """Add a round to the summary; rounds themselves are not kept, for there may be very many."""
         self.rounds += 1
+        self.seconds += record["wall_seconds"]
         for name in self.totals:
             self.totals[name] += record.get(name) or 0
         for figure in _shown():
@@ -149,7 +150,7 @@ class RunConsole(Observer):
         if self.attendance and self.hosting:
             for name, text in self.attendance.summary(self.hosting.clients):
                 table.add_row(name, text)
-        table.add_row("time", f"{time.perf_counter() - self.started:.1f} s")
+        table.add_row("wall time", human_time(self.seconds))
         self.console.print(table)
         self.console.print(f"Results: {self.directory}")
 

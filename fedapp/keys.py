@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin
 
@@ -18,15 +19,29 @@ PARAGRAPHS = ("local-steps", "problem", "eval-every")  # keys that begin one
 _ASSIGNMENT = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower splits them
 
 
-def read_assignments(text: str) -> dict[str, bool | int | float | str]:
-    """Read "key=value key=value" as `flwr run -c` does; nothing if it is not understood."""
-    from flwr.common.config import parse_config_args  # all of Flower comes with it: half a second
+def read_assignments(text: str, texts: Container[str] = ()) -> dict[str, bool | int | float | str]:
+    """Read "key=value key=value" as `flwr run -c` does, and bare words too; nothing if it is not understood.
 
+    A value without quotes is a text if TOML cannot read it, or if its key is one of `texts`.
+    """
+    found: dict[str, bool | int | float | str] = {}
+    for key, value in _ASSIGNMENT.findall(text):
+        read = value if key in texts and value[0] not in "'\"" else _read_value(value)
+        if read is None:
+            return {}
+        found[key] = read
+    return {} if _ASSIGNMENT.sub("", text).strip() else found
+
+
+def _read_value(text: str) -> bool | int | float | str | None:
+    """Return a value that TOML can read, or a bare word as it is; None if it is neither."""
     try:
-        parsed = parse_config_args([text])
-    except Exception:  # Flower raises a type of its command line's
-        return {}
-    return {} if _ASSIGNMENT.sub("", text).strip() else dict(parsed)
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return None if text[0] in "'\"[{" else text
+    if isinstance(value, list | dict):
+        return None
+    return value if isinstance(value, bool | int | float | str) else text  # a date is a name
 
 
 @dataclass(frozen=True)
@@ -38,6 +53,7 @@ class Key:
     default: object
     description: str
     choices: tuple[object, ...]  # all that is allowed; empty if there is no list
+    bounds: str = ""  # of a number, in words
 
     @property
     def path(self) -> str:
@@ -48,6 +64,19 @@ class Key:
     def names(self) -> list[str]:
         """The names that are allowed, where there is a list of them."""
         return [choice for choice in self.choices if isinstance(choice, str)]
+
+    @property
+    def allowed(self) -> str:
+        """What the key takes, in words."""
+        if self.choices:
+            *others, last = map(json.dumps, self.choices)
+            return f"{', '.join(others)} or {last}" if others else last
+        if isinstance(self.default, bool):
+            return "true or false"
+        if isinstance(self.default, str):
+            return "text"
+        kind = "whole number" if isinstance(self.default, int) else "number"
+        return f"{kind} {self.bounds}".strip()
 
 
 def declared_keys(model: type[BaseModel], table: str = "") -> Iterator[Key]:
@@ -60,9 +89,21 @@ def declared_keys(model: type[BaseModel], table: str = "") -> Iterator[Key]:
             tables.append((name, kind))
         elif name in defaults:
             choices = get_args(kind) if get_origin(kind) is Literal else ()
-            yield Key(table, name, defaults[name], field.description or "", choices)
+            bounds = _bounds(field.metadata)
+            yield Key(table, name, defaults[name], field.description or "", choices, bounds)
     for name, kind in tables:
         yield from declared_keys(kind, name)
+
+
+def _bounds(metadata: Iterable[object]) -> str:
+    """Write the bounds of a number, as pydantic holds them."""
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    return " and ".join(
+        f"{word} {getattr(bound, name)}"
+        for name, word in words.items()
+        for bound in metadata
+        if hasattr(bound, name)
+    )
 
 
 def config_table(model: type[BaseModel], values: Mapping[str, object]) -> Table:

@@ -35,12 +35,13 @@ CONFIG, ROUNDS, MODEL, LOCK = "config.json", "rounds.jsonl", "model.safetensors"
 DIVERGED = "diverged.txt"
 TRACKERS_FILE = "trackers.json"  # the run's ids at trackers of experiments
 CHECKPOINTS = "checkpoint"
+DEFAULT_RESULTS = Path("~/fedapp-results")
 PARTIAL = ".partial-"  # in the name of a directory that was set aside
 
 
 def results_dir(config: RunConfig) -> Path:
     """Return where results go: never relative to the process, which may be Flower's."""
-    return Path.home() / Path(config.results_dir or "fedapp-results").expanduser()
+    return Path.home() / Path(config.results_dir or DEFAULT_RESULTS).expanduser()
 
 
 def run_path(config: RunConfig) -> Path:

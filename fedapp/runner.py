@@ -8,6 +8,7 @@ another config; 2 if the config is invalid; 130 after Ctrl-C or SIGTERM.
 import logging
 import multiprocessing
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -22,8 +23,10 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from fedapp.commandline import absolute_paths, read_overrides
 from fedapp.config import RunConfig
 from fedapp.doors import given_for
+from fedapp.durations import human_time
 from fedapp.errors import ConfigError, RunError, traceback_of
 from fedapp.figures import find_figure, ranked
+from fedapp.interruption import RunInterruptedError
 from fedapp.names import did_you_mean, one_line
 from fedapp.report.outcome import Tally, show_outcome
 from fedapp.sweeps import PlannedRun, read_runs
@@ -31,6 +34,7 @@ from fedapp.sweeps import PlannedRun, read_runs
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
+log = logging.getLogger("flwr")
 WORK_KNOWN = 2**16  # clients whose work is remembered
 
 
@@ -134,8 +138,11 @@ class Runner:
     def run(self, engine: EngineChoice) -> Tally:
         """Run everything, and return how the runs ended."""
         from fedapp.problems import make_problem, rehearse
+        from fedapp.unused import warning
 
         tally = Tally()
+        if unused := warning(self.configs):
+            log.warning("%s", unused)
         swept = [config for plan, config in self.planned if plan.name]
         _refuse(swept, tally)
         left = [
@@ -164,8 +171,14 @@ class Runner:
         return tally
 
 
-def run_command(read: Callable[[], Runner], engine: EngineChoice, dry_run: bool) -> int:
-    """Read what is to be run, run it or show what it would cost, and return the exit code."""
+def run_command(
+    read: Callable[[], Runner], engine: EngineChoice, dry_run: bool, words: Sequence[str] = ()
+) -> int:
+    """Read what is to be run, run it or show what it would cost, and return the exit code.
+
+    `words` are the command line, which an interrupted run is continued with.
+    """
+    runner: Runner | None = None
     logging.getLogger("flwr").setLevel(logging.WARNING)
     try:
         with sigterm_as_ctrl_c():
@@ -174,15 +187,34 @@ def run_command(read: Callable[[], Runner], engine: EngineChoice, dry_run: bool)
                 return runner.run(engine).code
             runner.show_plan()
             return 0
-    except KeyboardInterrupt:
-        print("Interrupted; the rounds so far are saved.", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(_how_to_continue(interrupt, runner, words), file=sys.stderr)
         return 130
+
+
+def _how_to_continue(
+    interrupt: KeyboardInterrupt, runner: Runner | None, words: Sequence[str]
+) -> str:
+    """Say what is saved, and with which command to continue."""
+    said = str(interrupt) or "Interrupted; the rounds so far are saved"
+    if not runner or not words:
+        return f"{said}."
+    if any(plan.name for plan, _ in runner.planned):  # complete runs are skipped
+        return f"{said}; continue with: {shlex.join(['fedapp', *words])}"
+    if not isinstance(interrupt, RunInterruptedError) or not interrupt.resumable:
+        return f"{said}."
+    others = {str(plan.preset) for plan, _ in runner.planned} - {str(interrupt.preset)}
+    mine = [word for word in words if word not in others]
+    command = shlex.join(["fedapp", *mine, "-c", f"resume={interrupt.directory}"])
+    return f"{said}; continue with: {command}"
 
 
 def planned_config(
     run: PlannedRun, assignments: Sequence[str] = (), out: Path | None = None
 ) -> RunConfig:
     """Read and check one run's config."""
+    from fedapp.files import checkpoint_paths
+    from fedapp.manifest import CHECKPOINTS, run_path
     from fedapp.parsing import parse_run_config
     from fedapp.registry import find_algorithm
 
@@ -198,6 +230,8 @@ def planned_config(
         values["results-dir"] = str(out)
     config = parse_run_config(absolute_paths(values))
     find_algorithm(config.algorithm)
+    if run.name and not config.resume and checkpoint_paths(run_path(config) / CHECKPOINTS):
+        config = config.model_copy(update={"resume": True})  # it was interrupted
     return config
 
 
@@ -238,7 +272,7 @@ def _refuse(swept: Sequence[RunConfig], tally: Tally) -> None:
         if key:
             why = f"{directory} holds a run with another config ({key}): choose another --out, or remove it."
             tally.refuse(config, why)
-            print(one_line(why), file=sys.stderr)
+            print(one_line(f"{config.run_name}: refused, {why}"), file=sys.stderr)
 
 
 def _run_in_turn(
@@ -254,27 +288,28 @@ def _run_in_turn(
         for number, (plan, config) in enumerate(runs, 1):
             if len(runs) > 1:
                 left = spent / max(ended, 1) * (len(runs) - number + 1)
-                when = f", about {_duration(left)} left" if ended else ""
+                when = f", about {human_time(left)} left" if ended else ""
                 print(f"\nRun {number} of {len(runs)}{when}")
             started = time.monotonic()
+            label = f"{plan.name}: " if plan.name else ""
             try:
                 if plan.name and (reason := skip_reason(config)):
-                    print(f"{config.run_name} {reason}: skipped")
+                    print(f"{label}skipped, it {reason}")
                     tally.skipped.append(config.run_name)
                     continue
                 if plan.name:
                     set_partial_aside(config)
                 server_app.run(make_grid(config), config)
+                tally.ran.append(config.run_name)
+                if label:
+                    print(f"{label}run, in {human_time(time.monotonic() - started)}")
+            except RunInterruptedError as interrupt:
+                raise interrupt.of(plan.preset) from None
             except (ConfigError, RunError) as error:  # the other runs go on
-                print(one_line(str(error)) + traceback_of(error), file=sys.stderr)
+                failed = f"{label}failed, " if label else ""
+                print(failed + one_line(str(error)) + traceback_of(error), file=sys.stderr)
                 tally.fail(config, error)
             spent, ended = spent + time.monotonic() - started, ended + 1
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _run_side_by_side(runs: Sequence[RunConfig], workers: int, tally: Tally) -> None:
@@ -285,15 +320,20 @@ def _run_side_by_side(runs: Sequence[RunConfig], workers: int, tally: Tally) -> 
     tally.skipped += [config.run_name for config in runs if _is_skipped(config)]
     started = time.monotonic()
     for number, (config, error) in enumerate(run_all(runs, workers), 1):
-        left = _duration((time.monotonic() - started) / number * (len(runs) - number))
+        left = human_time((time.monotonic() - started) / number * (len(runs) - number))
         record = last_record(config)
         known = [find_figure(name) for name in ranked(record) if record[name] is not None]
         shown = [f"{figure.label} {figure.text(record[figure.name])}" for figure in known[:2]]
-        if error:
-            shown.append(one_line(str(error)))
+        if config.run_name in tally.skipped:
+            shown.insert(0, "skipped")
+        elif error:
+            shown = [f"failed, {one_line(str(error))}"]
             tally.fail(config, error)
+        else:
+            shown.insert(0, "run")
+            tally.ran.append(config.run_name)
         print(
-            f"{number}/{len(runs)}, {left} left: {config.run_name}  {'  '.join(shown)}",
+            f"{number}/{len(runs)}, {left} left: {config.run_name}: {', '.join(shown)}",
             flush=True,
         )
 

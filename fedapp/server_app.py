@@ -20,6 +20,7 @@ from fedapp.errors import ConfigError, log_as_one_sentence
 from fedapp.evaluation import demand_held_out
 from fedapp.files import writable_directory
 from fedapp.grids import is_deployed
+from fedapp.interruption import Interruption
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem, rehearse
@@ -33,6 +34,7 @@ from fedapp.run_directory import RunDirectory
 from fedapp.stopping import saved_before_exit
 from fedapp.strategy import FederatedStrategy
 from fedapp.trackers.log import TrackerLog, find_trackers, start_trackers
+from fedapp.unused import warning as unused_warning
 from fedapp.workspace import Workspace
 
 log = logging.getLogger("flwr")
@@ -44,6 +46,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run one experiment."""
     log_as_one_sentence()
     config = parse_run_config(context.run_config)
+    if unused := unused_warning([config]):
+        log.warning("%s", unused)
     if is_deployed(grid):
         pull_one_by_one(grid)
         poll_often(grid)
@@ -66,13 +70,7 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         strategy = building.make_strategy(config, problem, workspace.place)
         for warning in building.warnings(strategy):
             log.warning(warning)
-        checkpoints = Checkpoints(
-            directory.path,
-            directory.identity,
-            config.flat(),
-            workspace.states,
-            directory.old_until,
-        )
+        checkpoints = _checkpoints(config, directory, workspace)
         notes = workspace.notes + agreement.notes(config) + building.notes(strategy)
         if config.device == "auto":
             notes.append(f'device = "auto": this process uses {find_device("auto")}.')
@@ -95,10 +93,41 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         console = RunConsole(config, directory.path, size, notes, attendance)
         shown_by = [console, *trackers]
         observers = _observers(config, problem, strategy, directory, checkpoints, shown_by)
+        if isinstance(grid, LocalGrid):
+            observers.append(_interruption(grid, config, directory, workspace, strategy))
         with closing(run_rounds(grid, strategy, problem, config, done, observers)) as rounds:
             for _ in rounds:
                 pass  # the observers show and save it
     return directory
+
+
+def _checkpoints(config: RunConfig, directory: RunDirectory, workspace: Workspace) -> Checkpoints:
+    return Checkpoints(
+        directory.path,
+        directory.identity,
+        config.flat(),
+        workspace.states,
+        directory.old_until,
+    )
+
+
+def _interruption(
+    grid: Grid,
+    config: RunConfig,
+    directory: RunDirectory,
+    workspace: Workspace,
+    strategy: FederatedStrategy[Any],
+) -> Interruption:
+    """Return what ends the run after a round, when a signal asks for it, with a checkpoint of that round."""
+
+    def save(round_: int) -> bool:
+        if not workspace.keep(grid, strategy):
+            return False
+        checkpoints = _checkpoints(config, directory, workspace)  # with the states as they are now
+        checkpoints.write(round_, strategy, directory.rounds_text())
+        return bool(checkpoints.paths())
+
+    return Interruption(directory.path, config.num_rounds, save)
 
 
 def _processes_here(grid: Grid) -> int:

@@ -9,7 +9,7 @@ A state on disk carries its run, client, tag and a digest. The server learns the
 checkpoints and in the next invitation: a client never trains with a state that has changed meanwhile.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -70,6 +70,13 @@ class ContextStore:
             if kind == "state" and owner == str(client) and _is_old(version, tag, keep):
                 del self.records[name]
         return NO_DIGEST
+
+
+def copy_states(source: StateStore, target: "DirectoryStore", tags: Mapping[int, int]) -> None:
+    """Copy the states that a checkpoint names, client -> tag, as far as the source has them."""
+    for client, tag in tags.items():
+        if (arrays := source.load(client, tag)) is not None:
+            target.save(client, tag, arrays, ())
 
 
 def _is_old(version: str, tag: int, keep: Collection[int]) -> bool:

@@ -34,6 +34,7 @@ class PlannedRun:
     name: str
     values: dict[str, Value]
     chosen: frozenset[str] = frozenset()  # the keys that the axes set
+    preset: Path | None = None  # the file, for a plain preset
 
 
 def read_runs(path: Path) -> list[PlannedRun]:
@@ -42,7 +43,7 @@ def read_runs(path: Path) -> list[PlannedRun]:
     axes = table.pop("sweep", None)
     common = flat_keys(path, table)
     if axes is None:
-        return [PlannedRun("", common)]
+        return [PlannedRun("", common, preset=path)]
     if not isinstance(axes, dict) or not all(isinstance(a, list) and a for a in axes.values()):
         raise ConfigError(f"The table [sweep] of {path} must give each axis a list of values.")
     points = [_points(path, key, axis) for key, axis in axes.items()]

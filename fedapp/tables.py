@@ -4,12 +4,14 @@ The options of an algorithm, the settings of a compressor and the keys of a prob
 files and on the command line, and snake_case in code.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
-from fedapp.keys import declared_keys
+from fedapp.keys import Key, declared_keys
 from fedapp.names import did_you_mean
 
 Value = bool | int | float | str
@@ -40,9 +42,20 @@ def sentence(
     invalid: ValidationError, table: str = "", model: type[BaseModel] | None = None
 ) -> str:
     """Return one sentence about the first thing that is wrong with the values of a table, or of a whole config."""
-    problem = invalid.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in ((table,) if table else ()) + problem["loc"])
+    return sentences(invalid, table, model)[0]
+
+
+def sentences(
+    invalid: ValidationError, table: str = "", model: type[BaseModel] | None = None
+) -> list[str]:
+    """Return a sentence for each thing that is wrong with the values of a table, or of a whole config."""
     keys = {declared.path: declared for declared in declared_keys(model)} if model else {}
+    found = [_sentence(problem, table, keys) for problem in invalid.errors(include_url=False)]
+    return list(dict.fromkeys(found))
+
+
+def _sentence(problem: ErrorDetails, table: str, keys: Mapping[str, Key]) -> str:
+    key = ".".join(str(part) for part in ((table,) if table else ()) + problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         near = did_you_mean(key, keys)
@@ -52,8 +65,11 @@ def sentence(
     if problem["type"] == "model_type":
         return f"{key} is a table of keys: set {key}.<key> instead."
     message = message.removeprefix("Input ")
-    near = did_you_mean(str(problem["input"]), keys[key].names) if key in keys else ""
-    return f"{key} = {problem['input']!r} is not allowed{near}: it {message}."
+    given = problem["input"]
+    near = did_you_mean(str(given), keys[key].names) if key in keys else ""
+    if problem["type"] == "bool_type" and str(given).lower() in ("true", "false"):
+        near = f" (did you mean {str(given).lower()}?)"
+    return f"{key} = {given!r} is not allowed{near}: it {message}."
 
 
 def full_path(path: str | bool) -> str | bool:

@@ -2,18 +2,21 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from flwr.serverapp import Grid
 
 from fedapp.config import RunConfig
 from fedapp.deliveries import UNDELIVERED
+from fedapp.engine.local import LocalGrid
 from fedapp.files import checkpoint_paths, writable_directory
 from fedapp.grids import is_deployed, is_simulated
-from fedapp.ledger import Place
+from fedapp.ledger import Place, accepted_states
 from fedapp.manifest import CHECKPOINTS
 from fedapp.registry import keeps_state
 from fedapp.run_directory import RunDirectory
 from fedapp.state import CLIENT_STATE, DirectoryStore
+from fedapp.strategy import FederatedStrategy
 
 
 class Workspace:
@@ -31,7 +34,7 @@ class Workspace:
         self._client_state = directory.path / CLIENT_STATE
         shares_disk = not deployed and getattr(grid, "shares_disk", True)
         state_dir = config.state_dir
-        keeps = keeps_state(config)
+        keeps = self._keeps = keeps_state(config)
         if (keeps or config.downlink != "none") and not state_dir:
             if is_simulated(grid) or (keeps and self.resumable and not deployed):
                 # Flower's simulation carries a node's Context with every message to it and back; and what
@@ -45,6 +48,21 @@ class Workspace:
             self.states = DirectoryStore(Path(state_dir).expanduser() / directory.identity)
         self._undelivered = directory.path / UNDELIVERED
         self.place = Place(directory.identity, state_dir, not shares_disk, self._undelivered)
+
+    def keep(self, grid: Grid, strategy: FederatedStrategy[Any]) -> bool:
+        """Keep what is here for a run that is interrupted; write states to disk that were in memory.
+
+        Return whether the run can be resumed.
+        """
+        if self._keeps and not self.place.state_dir:
+            store = DirectoryStore(self._client_state / self.place.identity)
+            clients, tags, _ = accepted_states(strategy.saved())
+            named = dict(zip(clients.tolist(), tags.tolist(), strict=True))
+            if not isinstance(grid, LocalGrid) or not grid.save_states(store, named):
+                return False
+            self.states = store
+        self.resumable = True
+        return True
 
     def __enter__(self) -> "Workspace":
         """Return the workspace."""

@@ -1,6 +1,10 @@
 """The `fedapp` command."""
 
+import json
+import re
+import tomllib
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +13,9 @@ import torch
 from PIL import Image
 
 from fedapp.building import make_strategy
+from fedapp.commandline import flat_keys, read_config
 from fedapp.errors import ConfigError
+from fedapp.keys import Key, declared_keys
 from fedapp.parsing import parse_run_config
 from fedapp.problems import kind_of, make_problem
 from fedapp.registry import ALGORITHMS
@@ -74,6 +80,83 @@ def test_every_key_that_is_listed_is_taken(
         else:
             with pytest.raises(ConfigError, match="server-lr"):
                 make_strategy(slower, kind_of(slower).outline(slower))
+
+
+def other_value(key: Key, printed: Value) -> Value:
+    """Return another value that the printed key takes."""
+    if key.choices:
+        return next((c for c in key.choices if c != printed and isinstance(c, Value)), printed)
+    if isinstance(printed, bool):
+        return not printed
+    return printed if isinstance(printed, str) else type(printed)(0.9 * printed)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_key_of_an_algorithm_is_printed_as_a_preset_that_is_accepted(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert fedapp(monkeypatch, "keys", name) == 0
+    printed = capsys.readouterr().out
+    preset = tmp_path / "preset.toml"
+    preset.write_text(printed)
+    keys = flat_keys(preset, tomllib.loads(printed))
+    config = read_config([preset], [])
+    make_strategy(config, kind_of(config).outline(config))
+    assert keys["algorithm"] == config.algorithm == name
+    assert {k: v for k, v in config.flat().items() if k in keys} == keys
+    declared = {key.path: key for key in declared_keys(type(config))}
+    others = {known.table for known in ALGORITHMS.values()} - {ALGORITHMS[name].table, "qsgd"}
+    silent = {f"{ALGORITHMS[name].table}.{key}" for key in ALGORITHMS[name].unread}
+    expected = {key for key in declared if key.partition(".")[0] not in others} - silent
+    assert set(keys) == expected
+    for key in keys.keys() & declared.keys() - {"algorithm"}:
+        changed = {key: other_value(declared[key], keys[key])}
+        with suppress(
+            ConfigError
+        ):  # two keys may be at odds; one that is not known is not such a case
+            parse_run_config({"algorithm": name} | changed)
+            continue
+        with pytest.raises(ConfigError) as refused:
+            parse_run_config({"algorithm": name} | changed)
+        assert "There is no config key" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_is_described_with_its_paper_what_travels_and_its_keys(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert fedapp(monkeypatch, "algorithms", name) == 0
+    shown = capsys.readouterr().out
+    algorithm = ALGORITHMS[name]
+    assert shown.startswith(f"{name}: {algorithm.summary}.")
+    assert "Down: x" in shown
+    assert "Up: " in shown
+    assert re.search(r"\b20[12][0-9]\b|supplement", shown), "the paper"
+    for key, value in algorithm.keys().items():
+        assert f"\n{key} = {json.dumps(value)}  # " in shown
+    prose = [line for line in shown.splitlines() if "  # " not in line]
+    assert max(map(len, prose)) <= 80
+
+
+def test_ranges_are_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedapp(monkeypatch, "algorithms", "fedbcgd") == 0
+    shown = capsys.readouterr().out
+    assert "fedbcgd.blocks = 5  # whole number at least 1\n" in shown
+    assert "fedbcgd.momentum = 0.5  # number at least 0 and below 1\n" in shown
+    assert fedapp(monkeypatch, "algorithms", "scafold") == 2
+    assert "(did you mean 'scaffold'?)" in capsys.readouterr().err
+    assert fedapp(monkeypatch, "keys", "fedbgcd") == 2
+    assert "(did you mean 'fedbcgd'?)" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedapp(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"fedapp {version('fedapp')}\n"
 
 
 @pytest.mark.parametrize("name", [name for name, known in ALGORITHMS.items() if known.has_options])

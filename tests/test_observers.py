@@ -210,9 +210,9 @@ def test_the_console_shows_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].startswith("Run run: fedavg on quadratic (20 parameters), 4 clients, 2 a round")
     assert lines[1:4] == ["A note.", "Results: results/run", "0 of 4 clients have a node"]
     assert lines[4:7] == [
-        "round 1/3  gap 0.25  train loss 2  clients 2  up 1.5 kB  down 3 kB  0.50 s",
-        "round 2/3  not evaluated  train loss 1.5  clients 2 (1 failed)  up 1.5 kB  down 3 kB  0.50 s",
-        "round 3/3  gap 0.5  train loss 1  epsilon 3  clients 2  up 1.5 kB  down 3 kB  0.50 s",
+        "round 1/3  gap 0.25  train loss 2  clients 2  up 1.5 kB  down 3 kB  0.5 s",
+        "round 2/3  not evaluated  train loss 1.5  clients 2 (1 failed)  up 1.5 kB  down 3 kB  0.5 s",
+        "round 3/3  gap 0.5  train loss 1  epsilon 3  clients 2  up 1.5 kB  down 3 kB  0.5 s",
     ]
     summary = {line[:18].strip(): line[18:].strip() for line in lines[7:-1]}
     assert summary["rounds"] == "3"

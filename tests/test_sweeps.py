@@ -142,7 +142,7 @@ def test_a_sweep_goes_on_where_it_stopped(
     capsys.readouterr()
     assert run(monkeypatch, sweep, "--out", out) == 0
     told = capsys.readouterr().out
-    assert told.count("is complete already: skipped") == 1
+    assert told.count("skipped, it is complete already") == 1
     assert (
         "try-eight-seed-1 was not complete: its 2 rounds are now in try-eight-seed-1.partial-1"
         in told
@@ -202,11 +202,14 @@ def test_the_end_of_a_sweep_names_what_is_not_in_its_table(
         table = shown.out[shown.out.index("best gap") :].splitlines()
         assert table[1].startswith("try-good ")
         assert table[2:-1] == [
-            "Not in the table, because their directories hold other runs: try-other",
-            "Failed: try-bad",
             "Skipped, because they had ended before: try-good",
+            "Refused, because their directories hold other runs: try-other",
+            "Failed: try-bad",
         ]
+        assert "try-good: skipped" in shown.out
+        assert "try-other: refused, " in shown.err
         assert "try-other holds a run with another config" in shown.err
+        assert "try-bad: failed, gradma.memory-size = 1 is not allowed" in shown.out + shown.err
 
 
 def test_the_table_of_a_sweep_says_what_diverged(
@@ -249,6 +252,7 @@ def test_a_sweep_ends_with_a_table(
     assert run(monkeypatch, sweep, "--out", out) == 0
     shown = capsys.readouterr().out
     assert "Run 4 of 4, about" in shown
+    assert len(re.findall(r"^try-\S+-seed-[01]: run, in [0-9.]+ s$", shown, re.M)) == 4
     table = shown[shown.index("best gap") :].splitlines()
     assert [line.split()[0] for line in table[1:3]] == ["eight", "plain"]
     gaps = [read_rounds(out / f"try-plain-seed-{seed}")[-1]["gap"] for seed in (0, 1)]

@@ -1,6 +1,6 @@
 """InlineGrid: the Flower `Grid` interface in the calling process."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import getLogger
 from uuid import uuid4
 
@@ -8,6 +8,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedapp.engine.local import CLIENT_APP_FAILED, RUN_ID, LocalGrid
+from fedapp.state import ContextStore, DirectoryStore, copy_states
 from fedapp.tables import Value
 
 log = getLogger("flwr")
@@ -62,6 +63,12 @@ class InlineGrid(LocalGrid):
     ) -> Iterable[Message]:
         """Serve messages and return the replies."""
         return self.pull_messages(self.push_messages(messages))
+
+    def save_states(self, store: DirectoryStore, tags: Mapping[int, int]) -> bool:
+        """Copy them from the nodes' contexts."""
+        for context in self.contexts.values():
+            copy_states(ContextStore(context.state), store, tags)
+        return True
 
     def serve(self, message: Message) -> Message:
         """Return the reply of the node that a message is for."""

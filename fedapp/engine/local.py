@@ -1,11 +1,14 @@
 """What the grids of our own share: the identity of a run that no SuperLink knows of."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+from fedapp.state import DirectoryStore
 
 RUN_ID = 1
 CLIENT_APP_FAILED = 2  # Flower's code for an exception in the ClientApp
@@ -37,6 +40,10 @@ class LocalGrid(Grid):
     def run(self) -> Run:
         """Return the run."""
         return self._run
+
+    def save_states(self, store: DirectoryStore, tags: Mapping[int, int]) -> bool:
+        """Write clients' states that are in memory, client -> tag, to a disk; return whether this grid can."""
+        return False
 
     def create_message(
         self,

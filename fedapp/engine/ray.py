@@ -7,7 +7,7 @@ stays with its worker.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -21,6 +21,7 @@ from fedapp.aggregation import BUFFERS, Sums
 from fedapp.engine.local import CLIENT_APP_FAILED, LocalGrid
 from fedapp.engine.ray_workers import NODE, RayWorkers
 from fedapp.engine.transfer import Buffer, Layout, joined, layout_of, put_together
+from fedapp.state import DirectoryStore
 from fedapp.tables import Value
 
 log = logging.getLogger("flwr")
@@ -134,6 +135,13 @@ class RayGrid(LocalGrid):
             replies += self._finished(pending)
             pending = [identity for identity in pending if identity in self._jobs]
         return replies
+
+    def save_states(self, store: DirectoryStore, tags: Mapping[int, int]) -> bool:
+        """Have the workers write what they hold, if they are on this machine."""
+        if not self.shares_disk:
+            return False
+        ray.get([w.save_states.remote(store, dict(tags)) for w in self._workers.actors])
+        return True
 
     def _finished(self, identities: Iterable[str]) -> list[Message]:
         done = [i for i in identities if i in self._jobs and self._is_done(self._jobs[i])]

@@ -37,6 +37,7 @@ from fedapp.engine.transfer import (
 )
 from fedapp.errors import ConfigError
 from fedapp.files import brief
+from fedapp.state import ContextStore, DirectoryStore, copy_states
 from fedapp.tables import Value
 
 log = logging.getLogger("flwr")
@@ -116,6 +117,10 @@ class Worker:
     def whereabouts(self) -> tuple[str, int]:
         """Return the Ray node and the process that this worker is."""
         return ray.get_runtime_context().get_node_id(), os.getpid()
+
+    def save_states(self, store: DirectoryStore, tags: dict[int, int]) -> None:
+        """Write the clients' states that this worker has in memory."""
+        copy_states(ContextStore(self._context.state), store, tags)
 
     def serve(self, kind: str, part: tuple[Layout, Buffer], shared: list[Any]) -> Served:
         """Serve a message; `shared` refers to what a round's messages have in common."""

@@ -246,16 +246,31 @@ def report(
     typer.echo(f"{output}: {len(loaded)} runs")
 
 
+def _complete_run(incomplete: str) -> list[str]:
+    from fedapp.manifest import DEFAULT_RESULTS
+    from fedapp.report.watch import runs_in
+
+    names = runs_in(DEFAULT_RESULTS.expanduser())
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def watch(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="a run's directory, or one that holds several")
-    ],
-    every: Annotated[float, typer.Option("--every", min=0.1, help="seconds")] = 1.0,
+        Path | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="a run's directory, one that holds several, or a name in ~/fedapp-results; default: the latest run there",
+            autocompletion=_complete_run,
+        ),
+    ] = None,
+    every: Annotated[
+        float, typer.Option("--every", min=0.1, metavar="SECONDS", help="seconds between updates")
+    ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="show it once and end")] = False,
 ) -> None:
-    """Show a run while it works: its metrics and curves, refreshed until it ends.
+    """Follow a run: its metrics and curves, updated until it ends; by default the latest run.
 
-    RUN is the directory of a run; of one that holds several, the run written to last.
+    If RUN is a directory that holds several runs, the one written to last is shown.
     """
     from fedapp.report.watch import watch as watch_run
 

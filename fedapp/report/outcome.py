@@ -20,6 +20,7 @@ class Tally:
     refused: dict[str, str] = field(default_factory=dict)  # run -> why
     failed: dict[str, str] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)  # complete already, or diverged before
+    ran: list[str] = field(default_factory=list)  # to their end
 
     def refuse(self, config: RunConfig, why: str) -> None:
         """Count a run that is not started."""
@@ -58,9 +59,10 @@ def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], ta
         if choice:
             print(choice.in_words())
     for what, names in (
-        ("Not in the table, because their directories hold other runs", list(tally.refused)),
-        ("Failed", list(tally.failed)),
+        ("Run", tally.ran),
         ("Skipped, because they had ended before", tally.skipped),
+        ("Refused, because their directories hold other runs", list(tally.refused)),
+        ("Failed", list(tally.failed)),
     ):
         if names:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""

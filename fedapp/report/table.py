@@ -10,6 +10,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from fedapp.durations import human_time
 from fedapp.figures import TOTAL, Figure, find_figure, human_bytes
 from fedapp.names import display_name
 from fedapp.report.choice import Choice
@@ -192,7 +193,7 @@ def closing_table(runs: Sequence[Run], figure: str) -> Table:
             for kind in (*BYTES, "wall_seconds")
         )
         rounds = f"{_average([len(run.rounds) for run in group]):.0f}"
-        table.add_row(Text(name), *shown, rounds, *map(human_bytes, sent), f"{seconds:.1f} s")
+        table.add_row(Text(name), *shown, rounds, *map(human_bytes, sent), human_time(seconds))
     return table
 
 

@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedapp.durations import human_time
 from fedapp.errors import ConfigError
 from fedapp.figures import (
     TOTAL,
@@ -29,8 +30,8 @@ from fedapp.figures import (
     is_of_clients,
     value_in,
 )
-from fedapp.manifest import PARTIAL
-from fedapp.names import one_line
+from fedapp.manifest import DEFAULT_RESULTS, PARTIAL
+from fedapp.names import did_you_mean, one_line
 from fedapp.problems import find_kind
 from fedapp.report.runs import read_run
 from fedapp.report.status import State, Status, status_of
@@ -40,20 +41,19 @@ HEADER = 4  # lines
 LOWEST_CURVE = 6  # lines of a curve with its frame, below which it says nothing
 LOG_FROM = 100.0  # largest over smallest from which on a curve is on a log scale
 PRINTED = 34  # lines of a view that is printed, not shown
-FOREVER = 1e10  # seconds: no run takes that long
 RECENT = 20  # rounds whose time tells how long the next ones take
 # The bit of each dot of a Braille character, row by row; the character without any is U+2800.
 DOTS = [(0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80)]
 NO_DOTS = 0x2800
 
 
-def watch(directory: Path, every: float = 1.0, once: bool = False) -> None:
+def watch(directory: Path | None = None, every: float = 1.0, once: bool = False) -> None:
     """Show a run, refreshed every few seconds, until it ends; then its last view stays.
 
     Of several runs in a directory, it is the one that was written to last. With `once`, or when
     the output is not a terminal, the view is printed once.
     """
-    place = directory.expanduser().resolve()
+    place = find_place(directory).resolve()
     if not place.parent.is_dir():
         raise ConfigError(f"{directory} cannot be watched: there is no directory {place.parent}.")
     if place.exists() and not place.is_dir():
@@ -131,6 +131,23 @@ class WatchedRun:
         return (self.num_rounds - self.round) * sum(recent) / max(len(recent), 1)
 
 
+def find_place(given: Path | None) -> Path:
+    """Return where to look for a run: by default in the results directory; a name is that of a run in there."""
+    if given is None:
+        return DEFAULT_RESULTS.expanduser()
+    place = given.expanduser()
+    is_name = len(place.parts) == 1 and not place.exists()
+    return DEFAULT_RESULTS.expanduser() / place if is_name else place
+
+
+def runs_in(results: Path) -> list[str]:
+    """Return the names of the runs in a directory."""
+    if not results.is_dir():
+        return []
+    runs = (run for run in results.iterdir() if PARTIAL not in run.name)
+    return sorted(run.name for run in runs if (run / "rounds.jsonl").is_file())
+
+
 def find_run(place: Path) -> Path | None:
     """Return the run in a directory: itself, or the one of several that was written to last."""
     if not place.is_dir():
@@ -147,6 +164,7 @@ def view(run: WatchedRun, width: int, height: int) -> RenderableType:
     """Lay out a run in a number of columns and, if that is possible, lines."""
     if not run.config:
         what = "holds no run yet" if run.place.is_dir() else "is not there yet"
+        what += did_you_mean(run.place.name, runs_in(run.place.parent))
         return Panel(Text(f"Waiting for a run: {one_line(str(run.place))} {what}."), width=width)
     if not run.rounds:
         what = "It ended before its first round." if run.ended else "No rounds yet."
@@ -167,11 +185,11 @@ def _header(run: WatchedRun, width: int) -> Panel:
         no_wrap=True,
         overflow="ellipsis",
     )
-    spent = f"{_clock(run.total('wall_seconds'))} so far"
+    spent = f"{human_time(run.total('wall_seconds'))} so far"
     if run.ended:
-        spent = f"took {_clock(run.total('wall_seconds'))}"
+        spent = f"took {human_time(run.total('wall_seconds'))}"
     elif run.rounds:
-        spent += f", about {_clock(run.seconds_left())} left"
+        spent += f", about {human_time(run.seconds_left())} left"
     progress = Table.grid(padding=(0, 1), expand=True)
     progress.add_column(no_wrap=True)
     progress.add_column(ratio=1)
@@ -202,7 +220,7 @@ def _state(run: WatchedRun) -> Text:
         return Text(run.status.text, "red")
     if run.ended:
         return Text(f"ended before round {run.num_rounds}", "yellow")
-    since = f"last round {_clock(max(time.time() - run.written, 0))} ago" if run.rounds else ""
+    since = f"last round {human_time(max(time.time() - run.written, 0))} ago" if run.rounds else ""
     parts = [str(run.status.state), *([since] if since else [])]
     return Text(", ".join(parts), "" if run.status.state is State.RUNNING else "yellow")
 
@@ -355,14 +373,3 @@ def _number(figure: Figure, value: float) -> str:
     """Write a figure in at most eight characters, or nine with a minus."""
     short = figure.text(value)
     return f"{value:.2e}" if "e" in short or len(short) > 8 else short
-
-
-def _clock(seconds: float) -> str:
-    """Write a time as 42 s, 7:42 or 1:07:42."""
-    if not 0 <= seconds < FOREVER:
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    hours = f"{minutes // 60}:{minutes % 60:02}" if minutes >= 60 else f"{minutes}"
-    return f"{hours}:{rest:02}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -202,7 +203,7 @@ def test_ctrl_c_ends_everything_and_leaves_whole_lines(
         started = subprocess.Popen(
             [
                 sys.executable, "run_simulation.py", *engine, "--out", tmp_path,
-                "-c", 'num-rounds=1000000 run-name="long"',
+                "-c", "num-rounds=1000000 run-name=long algorithm=scaffold",
             ],
             cwd=ROOT, env=os.environ | {"FEDAPP_TEST_MARK": str(tmp_path)}, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -221,12 +222,20 @@ def test_ctrl_c_ends_everything_and_leaves_whole_lines(
         started.send_signal(number)
     _, errors = started.communicate(timeout=PATIENCE)
     assert started.returncode == 130
-    assert "Interrupted; the rounds so far are saved." in errors
+    said = re.search(
+        r"^Interrupted after round (\d+) of 1000000, with a checkpoint; continue with: ",
+        errors,
+        re.M,
+    )
+    assert said, errors
     assert "Traceback" not in errors
     text = path.read_text()
     assert text.endswith("\n")
     assert [json.loads(line)["round"] for line in text.splitlines()][:3] == [1, 2, 3]
     assert (tmp_path / "long" / "model.safetensors").exists()
+    checkpoint = tmp_path / "long" / "checkpoint" / f"round-{int(said[1]):07d}.safetensors"
+    assert checkpoint.is_file()
+    assert text.count("\n") == int(said[1])
     wait_for(lambda: not marked_processes(mark), "the end of all that was started")
 
 

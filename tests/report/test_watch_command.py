@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedapp.cli import main
 from fedapp.errors import ConfigError
 from fedapp.report.watch import watch
 from tests.conftest import read_rounds
@@ -29,6 +30,34 @@ def test_of_several_runs_the_one_written_to_last_is_watched(
     shown = text_of(read(tmp_path))
     assert "─ newest ─" in shown
     assert "last round 10 s ago" in shown
+
+
+def test_without_an_argument_the_latest_run_is_shown_and_a_name_is_one_of_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere, results = tmp_path / "elsewhere", tmp_path / "home" / "fedapp-results"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    assert main(["watch"]) == 0
+    assert "isnotthereyet" in "".join(capsys.readouterr().out.replace("│", "").split())
+    results.mkdir()
+    now = time.time()
+    for age, name in enumerate(("newest", "older")):
+        run = begin(results / name, record(1))
+        os.utime(run / "rounds.jsonl", (now - age, now - age))
+
+    def shown(*words: str) -> str:
+        assert main(["watch", *words]) == 0
+        return " ".join(capsys.readouterr().out.replace("│", "").split())
+
+    assert "─ newest ─" in shown()
+    assert "─ older ─" in shown("older")
+    assert "(did you mean 'older'?)" in shown("oldr")
+    assert "─ newest ─" in shown(str(results))
+    begin(elsewhere / "older", record(1), record(2))  # what is here comes first
+    assert "round 2 of 5" in shown("older")
 
 
 def test_once_says_what_it_waits_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

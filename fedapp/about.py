@@ -1,0 +1,103 @@
+"""What there is to say about one algorithm: `fedapp algorithms NAME` and `fedapp keys NAME`."""
+
+import ast
+import json
+import textwrap
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from fedapp import memory
+from fedapp.algorithm import Algorithm
+from fedapp.compression import COMPRESSORS
+from fedapp.doors import is_outside
+from fedapp.keys import Key, declared_keys
+from fedapp.parsing import config_type, parse_run_config
+from fedapp.registry import ALGORITHMS, find_algorithm
+
+INDENT = "#     "
+
+
+def describe(name: str, width: int) -> str:
+    """Return what an algorithm is, its paper, what travels, what it needs, and its own keys."""
+    algorithm = find_algorithm(name)
+    parts = [f"{algorithm.name}: {algorithm.summary}.", *_paragraphs(name, algorithm)]
+    if needs := algorithm.needs.in_words():
+        parts.append(f"Needs: {', '.join(needs)}.")
+    kept = memory.in_words(algorithm.strategy, parse_run_config({}))
+    parts.append(f"The server keeps: {kept}.")
+    text = "\n\n".join(textwrap.fill(part, width, break_on_hyphens=False) for part in parts)
+    declared = {key.path: key for key in declared_keys(config_type(name))}
+    own = [(declared[key], value) for key, value in algorithm.keys().items()]
+    lines = [line for key, value in own for line in _lines(key, value, width)]
+    after = f"`fedapp keys {name}` lists the keys of every run, too."
+    if lines:
+        return "\n".join([text, "", "Keys, with their defaults:", *lines, "", after])
+    return f"{text}\n\n{algorithm.name} has no keys of its own: {after}"
+
+
+def keys_of(name: str, width: int) -> str:
+    """Return every key that an algorithm listens to with its default, as TOML: it can be saved as a preset."""
+    algorithm = find_algorithm(name)
+    fixed = algorithm.needs.fixed(parse_run_config({}).num_clients)
+    own = algorithm.keys()
+    keys = {key.path: key for key in declared_keys(config_type(name))}
+    common = {k.path: k.default for k in listened_to(name) if k.path not in own | fixed}
+    lines = [f"algorithm = {json.dumps(name)}"]
+    for title, values in (
+        (f"Keys of {algorithm.name}", own),
+        ("Keys of every run", {k: v for k, v in common.items() if not keys[k].table}),
+        (
+            "Keys of compressors, problems and other parts, for runs that use them",
+            {k: v for k, v in common.items() if keys[k].table},
+        ),
+    ):
+        if values:
+            lines += ["", f"# {title}"]
+            lines += [line for k, value in values.items() for line in _lines(keys[k], value, width)]
+    if fixed:
+        lines += ["", f"# {algorithm.name} allows only these values"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in fixed.items()]
+    return "\n".join(lines)
+
+
+def listened_to(name: str) -> Iterator[Key]:
+    """Yield the keys that can make a difference to an algorithm's runs: not those of other algorithms."""
+    algorithm = find_algorithm(name)
+    others = {known.table for known in ALGORITHMS.values()} - {algorithm.table} - {*COMPRESSORS}
+    unread = {f"{algorithm.table}.{key}" for key in algorithm.unread}
+    for key in declared_keys(config_type(name)):
+        if key.path not in {"algorithm", *unread} and key.table not in others:
+            yield key
+
+
+def _lines(key: Key, value: object, width: int) -> list[str]:
+    """Write a key with its value and what it takes, and below what it means; as TOML, with comments."""
+    first = f"{key.path} = {json.dumps(value)}"
+    described = textwrap.wrap(
+        key.description,
+        width,
+        initial_indent=INDENT,
+        subsequent_indent=INDENT,
+        break_on_hyphens=False,
+    )
+    return [f"{first}  # {key.allowed}", *described]
+
+
+def _paragraphs(name: str, algorithm: Algorithm) -> list[str]:
+    """Return what the algorithm's module says of it: the paper, what goes down and up, who keeps what."""
+    client = vars(algorithm)["client"]  # a name, unless the class was given or is imported already
+    module = client.partition(":")[0] if isinstance(client, str) else client.__module__
+    own = module.rpartition(".")[2]
+    modules = (name.partition(":")[0],) if is_outside(name) else (f"strategies.{own}", module)
+    texts = [text for text in map(_docstring, modules) if text]
+    text = next((text for text in texts if "Down:" in text), "\n\n".join(texts[:1]))
+    return [" ".join(part.split()) for part in text.split("\n\n")]
+
+
+def _docstring(module: str) -> str:
+    """Return a module's docstring without importing it: clients bring torch with them."""
+    spec = find_spec(module)
+    if not spec or not spec.origin or not spec.origin.endswith(".py"):
+        return ""
+    return ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
