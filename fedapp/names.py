@@ -31,3 +31,41 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
         name for name in names if name.rpartition(".")[2] == word
     ]
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+# As the papers write them.
+DISPLAY_NAMES = {
+    "diana": "DIANA",
+    "fedadam": "FedAdam",
+    "fedavg": "FedAvg",
+    "fedavgm": "FedAvgM",
+    "fedbcgd": "FedBCGD",
+    "fedbcgd-plus": "FedBCGD+",
+    "fedcet": "FedCET",
+    "fedcom": "FedCOM",
+    "fedcomgate": "FedCOMGATE",
+    "feddc": "FedDC",
+    "feddyn": "FedDyn",
+    "fedgate": "FedGATE",
+    "fedmlb": "FedMLB",
+    "fedmlbm": "FedMLBM",
+    "fedpaq": "FedPAQ",
+    "fedprox": "FedProx",
+    "fedproxm": "FedProxM",
+    "gradma": "GradMA",
+    "gradma-s": "GradMA-S",
+    "gradma-w": "GradMA-W",
+    "mifa": "MIFA",
+    "mifam": "MIFAM",
+    "mimelite": "MimeLite",
+    "moon": "MOON",
+    "moonm": "MOONM",
+    "qsgd": "QSGD",
+    "scaffold": "SCAFFOLD",
+    "vrdiana": "VR-DIANA",
+}
+
+
+def display_name(algorithm: str) -> str:
+    """Return an algorithm's name as its paper writes it; of one from elsewhere, the name after the colon."""
+    return DISPLAY_NAMES.get(algorithm, algorithm.rpartition(":")[2])
