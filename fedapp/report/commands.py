@@ -237,11 +237,25 @@ def report(
     ),
     target: Annotated[float, typer.Option("--target", help="test accuracy to reach")] = 0.9,
     title: Annotated[str, typer.Option("--title")] = "fedapp report",
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve", help="do not write a page: serve one to this machine, new while runs work"
+        ),
+    ] = False,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="of --serve; 0: any that is free")
+    ] = 8765,
 ) -> None:
     """Write one page with a table, curves and config differences of runs, to be opened from disk.
 
     RUN is the directory of a run, or one that holds several.
     """
+    if serve:
+        from fedapp.report.serve import serve_report
+
+        serve_report(runs, title, target, port, typer.echo)
+        return
     from fedapp.report.page import write_report
     from fedapp.report.runs import load_runs
 
