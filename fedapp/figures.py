@@ -100,7 +100,7 @@ FIGURES = {
         Figure("test_mae", "test MAE", "lower", in_console=True),
         Figure("gap", better="lower", in_console=True),
         Figure("distance", better="lower", in_console=True),
-        Figure("objective", better="lower"),
+        Figure("objective", "full training loss", "lower"),
         Figure("squared_gradient", better="lower"),
         Figure("test_loss", better="lower", in_console=True),
         Figure("train_loss", better="lower", source="training", in_console=True),

@@ -67,5 +67,5 @@ DISPLAY_NAMES = {
 
 
 def display_name(algorithm: str) -> str:
-    """Return an algorithm's name as papers write it; a name that is not one of ours, as it is."""
-    return DISPLAY_NAMES.get(algorithm, algorithm)
+    """Return an algorithm's name as its paper writes it; of one from elsewhere, the name after the colon."""
+    return DISPLAY_NAMES.get(algorithm, algorithm.rpartition(":")[2])

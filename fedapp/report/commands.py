@@ -14,11 +14,20 @@ from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 
 Picture = Annotated[Path, typer.Option("-o", "--output", help="the picture to write")]
+Width = Annotated[
+    float | None,
+    typer.Option("--width", min=1, max=100, help="inches; default: by what is drawn"),
+]
+FontSize = Annotated[
+    float | None, typer.Option("--font-size", min=1, max=100, help="points; default: 10")
+]
 
 
 def partition(
     presets: Presets = None,
     config: Assignments = None,
+    width: Width = None,
+    font_size: FontSize = None,
     output: Picture = Path("partition.png"),
 ) -> None:
     """Draw who holds which classes: one dot per client and class, its size by the count."""
@@ -34,7 +43,7 @@ def partition(
     data = kind.data(run)
     held = load_partition(data, run)
     counts = held.class_counts(data.train_labels, data.num_classes)
-    draw_partition(counts, _division(run), output)
+    draw_partition(counts, _division(run), output, width or 0, font_size or 0)
     sizes = counts.sum(1)
     typer.echo(
         f"{output}: {run.num_clients} clients hold {sizes.min()} to {sizes.max()} samples each "
@@ -57,6 +66,8 @@ def _division(run: RunConfig) -> str:
 def similarity(
     presets: Presets = None,
     config: Assignments = None,
+    width: Width = None,
+    font_size: FontSize = None,
     output: Picture = Path("similarity.png"),
 ) -> None:
     """Draw how alike the clients are: cosines of their full gradients at the initial model."""
@@ -70,7 +81,7 @@ def similarity(
     cosines = cosine_similarities(make_problem(run), range(run.num_clients))
     kind = kind_of(run)
     title = _division(run) if kind.data else kind.name
-    draw_similarities(cosines, title, output)
+    draw_similarities(cosines, title, output, width or 0, font_size or 0)
     pairs = cosines[~np.eye(len(cosines), dtype=bool)]
     typer.echo(
         f"{output}: cosines of {pairs.min():.2f} to {pairs.max():.2f} between different clients, "
@@ -118,7 +129,9 @@ def plot(
     x: Annotated[
         list[str] | None,
         typer.Option(
-            "-x", "--x", help="rounds, bytes, total-bytes, time or nominal-time; may be repeated"
+            "-x",
+            "--x",
+            help="rounds (default), bytes, total-bytes, time or nominal-time; repeated: one panel each",
         ),
     ] = None,
     y: Annotated[str, typer.Option("-y", "--y", help=METRIC)] = "",
@@ -126,30 +139,47 @@ def plot(
     log_x: Annotated[bool, typer.Option("--log-x", help="logarithmic bytes and time")] = False,
     lowest: Annotated[float | None, typer.Option("--from", help="where the y axis begins")] = None,
     title: Annotated[str, typer.Option("--title")] = "",
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label", metavar="RUN=NAME", help="what the legend calls a run; may be repeated"
+        ),
+    ] = None,
     panels: Annotated[
         list[str] | None,
-        typer.Option("--panel", help="a panel for the runs whose names begin so; may be repeated"),
+        typer.Option(
+            "--panel",
+            metavar="WORD[=TITLE]",
+            help="a panel for the runs whose names begin so; may be repeated",
+        ),
     ] = None,
     best_by: BestBy = "",
     per: Per = None,
+    width: Width = None,
+    font_size: FontSize = None,
     output: Picture = Path("curves.png"),
 ) -> None:
-    """Draw curves of runs, against rounds, uplink bytes, total bytes and simulated time.
+    """Draw curves of runs against rounds, uplink bytes, total bytes or simulated time.
+
+    Runs that differ in their seeds are one curve: their mean, with a band of one standard deviation.
 
     RUN is the directory of a run, or one that holds several.
     """
-    from fedapp.report.curves import AXES, draw_curves
+    from fedapp.report.curves import AXES, Look, draw_curves
     from fedapp.report.runs import best_per, figure_to_show, judged_by, load_runs
 
     _check_picture(output)
-    chosen = x or ["rounds", "bytes", "time"]
+    chosen = x or ["rounds"]
     for name in chosen:
         if name not in AXES:
             raise ConfigError(f"-x {name} is not known: choose {', '.join(AXES)}.")
     loaded = load_runs(runs)
     y = figure_to_show(loaded, y)
     loaded = best_per(loaded, per, best_by or judged_by(loaded, y)) if per else loaded
-    draw_curves(loaded, chosen, y, output, title, log, log_x, lowest, panels or [])
+    look = Look(
+        title, log, log_x, lowest, width or 0, font_size or 0, labels or [], panels or [], per or []
+    )
+    draw_curves(loaded, chosen, y, output, look)
     typer.echo(str(output))
 
 
@@ -232,11 +262,25 @@ def report(
     ),
     target: Annotated[float, typer.Option("--target", help="test accuracy to reach")] = 0.9,
     title: Annotated[str, typer.Option("--title")] = "fedapp report",
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve", help="do not write a page: serve one to this machine, new while runs work"
+        ),
+    ] = False,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="of --serve; 0: any that is free")
+    ] = 8765,
 ) -> None:
     """Write one page with a table, curves and config differences of runs, to be opened from disk.
 
     RUN is the directory of a run, or one that holds several.
     """
+    if serve:
+        from fedapp.report.serve import serve_report
+
+        serve_report(runs, title, target, port, typer.echo)
+        return
     from fedapp.report.page import write_report
     from fedapp.report.runs import load_runs
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedapp.errors import ConfigError
 from fedapp.figures import find_figure, human_bytes
 from fedapp.report.curves import LARGEST, UNITS, plain
+from fedapp.report.pictures import save_picture
 from fedapp.report.runs import Run, judged_by, replicates, setting_of
 
 
@@ -78,7 +79,7 @@ def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title
         bar.ax.yaxis.set_major_formatter(EngFormatter(UNITS[shown.unit]))
     if below:
         figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=7)
-    figure.savefig(path, dpi=150)
+    save_picture(figure, path)
 
 
 def _mean(values: Sequence[float]) -> float:

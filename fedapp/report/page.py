@@ -7,13 +7,15 @@ import json
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import fedapp
 from fedapp.figures import TOTAL, Figure, find_figure, headline, ranked
-from fedapp.report.colours import COLOURS
+from fedapp.names import display_name
+from fedapp.report.colours import COLOURS, DASHES
+from fedapp.report.labels import is_read, readable, readable_names
 from fedapp.report.runs import Run, in_groups, with_equal_keys
 from fedapp.report.script import WEB, bundle
 
@@ -25,21 +27,31 @@ def write_report(
     runs: Sequence[Run], path: Path, title: str = "Federated runs", target: float = 0.9
 ) -> None:
     """Write one page that opens from disk and needs nothing else; `target` is a test accuracy."""
-    script = bundle()
+    path.write_text(report_page(report_data(runs, target), title), encoding="utf-8")
+
+
+def report_page(data: str, title: str, live: bool = False) -> str:
+    """Return the page with some data; a live one asks the server that it comes from for new data."""
+    script = bundle("live.js" if live else "page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = json.dumps(_data(runs, target), allow_nan=False, separators=(",", ":"))
     parts = {
         "title": html.escape(title),
-        "written": time.strftime("%Y-%m-%d %H:%M"),
-        "version": html.escape(fedapp.__version__),
-        "count": f"{len(runs)} run{'' if len(runs) == 1 else 's'}",
         "style": _read("page.css"),
         "script": script,
         "digest": f"sha256-{digest}",  # the browser runs this script and no other
+        "connect": "; connect-src 'self'" if live else "",
         "data": data.replace("<", "\\u003c"),  # so that no name can end the element it is in
     }
-    page = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("page.html"))
-    path.write_text(page, encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("page.html"))
+
+
+def report_data(runs: Sequence[Run], target: float, written: str = "") -> str:
+    """Return what the page shows, as JSON; `written` is the time that it says it is from, by default now."""
+    count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    when = written or time.strftime("%Y-%m-%d %H:%M")
+    about = f"{count} · written {when} · fedapp {fedapp.__version__}"
+    data = {"about": about, **_data(runs, target)}
+    return json.dumps(data, allow_nan=False, separators=(",", ":"))
 
 
 def can_write_report() -> bool:
@@ -67,26 +79,42 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
     return {
         "target": target,
         "colours": COLOURS,
+        "dashes": DASHES,
+        "algorithms": _display_names(configs),
+        "ignored": [key for key in keys if not any(is_read(key, c) for c in configs)],
         "metrics": {name: _about(find_figure(name)) for name in (*figures, *SPENT)},
         "headline": headline(figures),
         "figures": figures,
         "keys": keys,
         "common": {key: _value(value) for key, value in common.items()},
         "groups": [
-            {"name": g.name, "note": g.note, "runs": [place[id(run)] for run in g.runs]}
-            for g in groups
+            {
+                "name": group.name,
+                "label": label,
+                "note": group.note,
+                "runs": [place[id(run)] for run in group.runs],
+            }
+            for group, label in zip(groups, readable_names(groups), strict=True)
         ],
         "runs": [
             {
                 "name": run.name,
+                "label": readable(run.name, config),
+                "state": "" if run.status.complete else str(run.status.state),
                 "note": notes.get(index, "") if run.status.complete else run.status.text,
                 "config": {k: _value(v) for k, v in config.items() if k not in common},
+                "unread": [key for key in keys if key not in common and not is_read(key, config)],
                 "length": len(run.rounds),
                 "columns": _columns(run, [*SPENT, *figures]),
             }
             for index, (run, config) in enumerate(zip(runs, configs, strict=True))
         ],
     }
+
+
+def _display_names(configs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    names = {str(config.get("algorithm", "")) for config in configs}
+    return {name: display_name(name) for name in sorted(names)}
 
 
 def _figures(runs: Sequence[Run]) -> list[str]:

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 
-from fedapp.report.colours import COLOURS, STYLES
+from fedapp.report.colours import COLOURS
+from fedapp.report.pictures import save_picture
 
 Numbers = Sequence[float] | NDArray[np.float64]
 
@@ -45,7 +46,7 @@ def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw(axes, panel)
     figure.suptitle(title)
-    figure.savefig(path, dpi=130)
+    save_picture(figure, path, dpi=130)
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
@@ -59,7 +60,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
             case "points":
                 axes.plot(curve.x, curve.y, "o-", color=colour, lw=1.2, ms=5, label=curve.label)
             case kind:
-                style = "--" if kind == "dashed" else STYLES[0]
+                style = "--" if kind == "dashed" else "-"
                 axes.plot(curve.x, curve.y, style, color=colour, lw=1.4, label=curve.label)
     if panel.log_x:
         axes.set_xscale("log")

@@ -3,7 +3,7 @@
 import logging
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -167,7 +167,7 @@ def _figure(name: str, value: object, line: int) -> float | None:
         raise ValueError(f"{name[:60]} in line {line} is too large for a number") from None
 
 
-def load_runs(directories: Sequence[Path]) -> list[Run]:
+def load_runs(directories: Sequence[Path], read: Callable[[Path], Run] = read_run) -> list[Run]:
     """Read runs, each from its directory or from a directory of several; warn of those that cannot be read."""
     found = []
     for directory in directories:
@@ -175,7 +175,7 @@ def load_runs(directories: Sequence[Path]) -> list[Run]:
         unreadable: list[ConfigError] = []
         for place in _places(directory):
             try:
-                runs.append(read_run(place))
+                runs.append(read(place))
             except FileNotFoundError:  # it has just been removed
                 continue
             except ConfigError as error:

@@ -7,7 +7,7 @@ WEB = Path(__file__).parent / "web"
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
 
-def bundle(main: str = "main.js") -> str:
+def bundle(main: str = "page.js") -> str:
     """Return a module and all that it imports as one module, each after those that it needs itself."""
     parts: dict[str, str] = {}
 

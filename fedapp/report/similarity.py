@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedapp.problems.protocols import FederatedProblem
+from fedapp.report.pictures import paper_style, save_picture
 
 
 def cosine_similarities(problem: FederatedProblem, clients: range) -> NDArray[np.float64]:
@@ -21,13 +22,16 @@ def cosine_similarities(problem: FederatedProblem, clients: range) -> NDArray[np
     return np.asarray(rows @ rows.T)
 
 
-def draw_similarities(cosines: NDArray[np.float64], title: str, path: Path) -> None:
+def draw_similarities(
+    cosines: NDArray[np.float64], title: str, path: Path, width: float = 0, font_size: float = 0
+) -> None:
     """Draw the cosines as a heat map: blue where gradients agree, red where they oppose each other."""
-    figure = Figure(figsize=(5.2, 4.4), layout="constrained")
-    axes = figure.subplots()
-    image = axes.imshow(cosines, cmap="RdBu", vmin=-1, vmax=1)
-    axes.set(xlabel="client", ylabel="client", title=title)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-    figure.colorbar(image, label="cosine of full gradients")
-    figure.savefig(path, dpi=150)
+    with paper_style(font_size):
+        figure = Figure(figsize=(width or 5.2, 0.85 * (width or 5.2)), layout="constrained")
+        axes = figure.subplots()
+        image = axes.imshow(cosines, cmap="RdBu", vmin=-1, vmax=1)
+        axes.set(xlabel="client", ylabel="client", title=title)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        figure.colorbar(image, label="cosine of full gradients")
+        save_picture(figure, path)

@@ -3,18 +3,26 @@
 Long, because all its tests share one browser and the functions that read the page.
 """
 
+import csv
+import json
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
+from PIL import Image
 
+from fedapp.manifest import LOCK
+from fedapp.report.colours import DASHES
 from fedapp.report.page import write_report
 from fedapp.report.runs import Run, load_runs, reach
 from fedapp.report.script import bundle
+from fedapp.report.serve import make_server
 from tests.conftest import PATIENCE
 from tests.support.reports import HOSTILE, ROUNDS, write_run, write_three
 
@@ -80,12 +88,12 @@ def show(browser: "Browser", tmp_path: Path) -> Iterator[Show]:
     for context in contexts:
         context.close()
     assert complaints == []
-    assert set(asked) == {path.as_uri()}
+    outside = {url.partition("#")[0] for url in asked if not url.startswith(("data:", "blob:"))}
+    assert outside == {path.as_uri()}
 
 
 def row(page: "Page", name: str) -> "Locator":
-    named = re.compile(rf"^{re.escape(name)}( interrupted after \d+ of \d+ rounds)?$")
-    return page.locator("#runs tbody tr").filter(has=page.get_by_role("checkbox", name=named))
+    return page.locator(f"#runs tbody tr[data-name='{name}']")
 
 
 def cell(page: "Page", name: str, column: str) -> str:
@@ -97,8 +105,8 @@ def number(text: str) -> float:
 
 
 def names(page: "Page") -> list[str]:
-    texts = page.locator("#runs tbody tr:visible th").all_inner_texts()
-    return [text.partition(" interrupted after ")[0] for text in texts]
+    rows = page.locator("#runs tbody tr:visible").all()
+    return [row.get_attribute("data-name") or "" for row in rows]
 
 
 def geometry(page: "Page") -> dict[str, list[tuple[float, float]]]:
@@ -181,10 +189,10 @@ def test_log_scales(show: Show, tmp_path: Path) -> None:
 def test_a_checkbox_hides_its_curve(show: Show, tmp_path: Path) -> None:
     page = show(write_three(tmp_path / "runs"))
     assert set(geometry(page)) == {"fedavg", "fedpaq", "scaffold"}
-    page.get_by_role("checkbox", name="fedpaq").uncheck()
+    page.get_by_role("checkbox", name="FedPAQ").uncheck()
     assert set(geometry(page)) == {"fedavg", "scaffold"}
     assert page.locator("#count").inner_text() == "2 of 3 shown"
-    page.get_by_role("checkbox", name="fedpaq").press("Space")
+    page.get_by_role("checkbox", name="FedPAQ").press("Space")
     assert set(geometry(page)) == {"fedavg", "fedpaq", "scaffold"}
 
 
@@ -226,7 +234,7 @@ def test_the_table_sorts_numbers_both_ways_with_missing_ones_last(
 def test_the_table_says_what_a_run_found_and_spent(show: Show, tmp_path: Path) -> None:
     run = write_three(tmp_path / "runs")[1]
     page = show([run])
-    assert cell(page, "fedpaq", "algorithm") == "fedpaq"
+    assert cell(page, "fedpaq", "algorithm") == "FedPAQ"
     assert cell(page, "fedpaq", "dataset") == "digits"
     assert number(cell(page, "fedpaq", "best")) == pytest.approx(run.best(), abs=1e-4)
     assert number(cell(page, "fedpaq", "rounds")) == ROUNDS
@@ -301,7 +309,7 @@ def test_only_the_keys_in_which_shown_runs_differ_are_compared(show: Show, tmp_p
     heads = page.locator("#config thead th")
     assert heads.all_inner_texts() == ["run", "algorithm", "lr"]
     assert page.locator("#config tbody tr").nth(2).locator("th, td").all_inner_texts() == [
-        "scaffold", "scaffold", "0.25",
+        "SCAFFOLD", "scaffold", "0.25",
     ]  # fmt: skip
     common = page.locator("#common dt")
     assert not common.first.is_visible()
@@ -309,7 +317,7 @@ def test_only_the_keys_in_which_shown_runs_differ_are_compared(show: Show, tmp_p
     assert common.first.is_visible()
     assert "eval-every" in common.all_inner_texts()
     assert not {"lr", "algorithm"} & set(common.all_inner_texts())
-    page.get_by_role("checkbox", name="scaffold").uncheck()
+    page.get_by_role("checkbox", name="SCAFFOLD").uncheck()
     assert heads.all_inner_texts() == ["run", "algorithm"]
     assert "lr" in common.all_inner_texts()
 
@@ -379,15 +387,18 @@ def test_seeds_are_averaged_into_a_curve_with_a_band(show: Show, tmp_path: Path)
     page = show(write_seeds(tmp_path / "runs"), target=0.6)
     assert set(geometry(page)) == {"fedavg", "fedpaq"}
     assert page.locator("#plot path.band").count() == 1
-    assert cell(page, "fedavg (2 runs)", "best").split() == ["0.6000", "0.5000", "to", "0.7000"]
-    assert cell(page, "fedavg (2 runs)", "target-rounds") == "1 of 2 did"
-    together = geometry(page)["fedavg"]
+    assert cell(page, "fedavg", "name") == "FedAvg (2 runs)"
+    assert cell(page, "fedavg", "best").split() == ["0.6000", "±", "0.1414"]
+    assert cell(page, "fedavg", "target-rounds") == "1 of 2 did"
+    first, second = (y for _, y in geometry(page)["fedavg"])  # 0.3 and 0.6, the means
+    assert first == pytest.approx(geometry(page)["fedpaq"][1][1], abs=0.2)
+    outline = page.locator("#plot path.band").get_attribute("d") or ""
+    heights = [float(y) for y in re.findall(r",([\d.]+)", outline)]
+    deviation = 0.1414 * (first - second) / 0.3
+    assert heights[1:3] == pytest.approx([second - deviation, second + deviation], abs=0.3)
     page.get_by_label("average over seeds").uncheck()
     assert set(geometry(page)) == {"fedavg-seed-0", "fedavg-seed-1", "fedpaq-seed-0"}
     assert page.locator("#plot path.band").count() == 0
-    low, high = (geometry(page)[f"fedavg-seed-{seed}"] for seed in (0, 1))
-    middle = [((a[1] + b[1]) / 2) for a, b in zip(low, high, strict=True)]
-    assert [y for _, y in together] == pytest.approx(middle, abs=0.2)
 
 
 @in_browser
@@ -400,17 +411,17 @@ def test_what_is_no_complete_replicate_has_a_badge(show: Show, tmp_path: Path) -
     rows = page.locator("#runs tbody th").all_inner_texts()
     assert sorted(rows) == [
         "avg (2 runs) 2 of 3 seeds complete",
-        "avg-seed-1-again same config and seed as avg-seed-1",
-        "avg-seed-2 interrupted after 1 of 2 rounds",
+        "avg, seed = 1, again same config and seed as avg-seed-1",
+        "avg, seed = 2 interrupted after 1 of 2 rounds",
     ]
     assert page.locator(".badge").count() == 3
-    assert number(cell(page, "avg (2 runs) 2 of 3 seeds complete", "best").split()[0]) == 0.5
+    assert number(cell(page, "avg", "best").split()[0]) == 0.5
     page.get_by_label("average over seeds").uncheck()
     assert sorted(page.locator("#runs tbody th").all_inner_texts()) == [
-        "avg-seed-0",
-        "avg-seed-1",
-        "avg-seed-1-again same config and seed as avg-seed-1",
-        "avg-seed-2 interrupted after 1 of 2 rounds",
+        "avg, seed = 0",
+        "avg, seed = 1",
+        "avg, seed = 1, again same config and seed as avg-seed-1",
+        "avg, seed = 2 interrupted after 1 of 2 rounds",
     ]
     page.get_by_label("Filter").fill("interrupted")
     assert names(page) == ["avg-seed-2"]
@@ -424,13 +435,13 @@ def test_hovering_names_the_nearest_run_and_its_values(show: Show, tmp_path: Pat
     x, y = geometry(page)["fedavg"][-1]
     page.locator("#plot").hover(position={"x": x - 3, "y": y + 5})
     assert tip.inner_text().splitlines() == [
-        "fedavg", "test accuracy 0.6000 (0.5000 to 0.7000)", "round 2",
+        "FedAvg", "test accuracy 0.6000 ± 0.1414", "round 2",
     ]  # fmt: skip
     choose_axis(page, "Uplink")
     x, y = geometry(page)["fedpaq"][0]
     page.locator("#plot").hover(position={"x": x + 3, "y": y - 5})
     assert tip.inner_text().splitlines() == [
-        "fedpaq", "test accuracy 0.2000", "round 1 · uplink 1 MB",
+        "FedPAQ", "test accuracy 0.2000", "round 1 · uplink 1 MB",
     ]  # fmt: skip
     page.locator("h1").hover()
     assert not tip.is_visible()
@@ -505,8 +516,198 @@ def test_a_narrow_page_does_not_scroll_sideways(show: Show, tmp_path: Path) -> N
     for axis in ("Rounds", "Uplink", "Up + down", "Simulated time", "Wall time"):
         choose_axis(page, axis)
         assert page.locator("html").evaluate(width) == [400, 400]
-    for table in ("#runs-scroll", "#config-scroll"):  # they scroll in themselves
+    for table in ("#runs-scroll",):  # it scrolls in itself
         whole, seen = page.locator(table).evaluate(width)
         assert whole > seen
     page.set_viewport_size({"width": 1280, "height": 900})
     assert page.locator("#plot").evaluate("plot => plot.viewBox.baseVal.width") > 1000
+
+
+@in_browser
+def test_curves_have_their_names_at_their_ends(show: Show, tmp_path: Path) -> None:
+    page = show(write_three(tmp_path / "runs"))
+    ends = {name: points[-1] for name, points in geometry(page).items()}
+    for name, label in (("fedavg", "FedAvg"), ("fedpaq", "FedPAQ"), ("scaffold", "SCAFFOLD")):
+        text = page.locator(f"#labels text[data-name={name}]")
+        assert text.locator("title").text_content() == label
+        x, y = (float(text.get_attribute(at) or "nan") for at in "xy")
+        assert 0 < x - ends[name][0] < 20
+        assert abs(y - ends[name][1]) < 16
+    boxes = page.locator("#labels text").evaluate_all("all => all.map(t => t.getBBox().y)")
+    assert min(b - a for a, b in pairwise(sorted(boxes))) > 10
+
+
+@in_browser
+@pytest.mark.parametrize("width", [360, 800, 1400])
+def test_sixty_labels_do_not_cover_each_other(show: Show, tmp_path: Path, width: int) -> None:
+    for k in range(60):
+        write_run(
+            tmp_path / "runs", f"run-{k}", {"test_accuracy": [0.1, 0.5 + k / 1e3]}, lr=1 / (k + 1)
+        )
+    page = show(load_runs([tmp_path / "runs"]), width=width)
+    page.get_by_role("button", name="All", exact=True).click()
+    boxes = page.locator("#labels text").evaluate_all(
+        "all => all.map(t => t.getBBox()).map(b => [b.x, b.y, b.x + b.width, b.y + b.height])"
+    )
+    assert (len(boxes) == 0) == (width == 360)
+    for k, one in enumerate(boxes):
+        assert one[2] <= width
+        for other in boxes[:k]:
+            assert one[3] - 3 <= other[1] or other[3] - 3 <= one[1], "lines may touch"
+
+
+@in_browser
+def test_dashes_are_those_of_pictures(show: Show, tmp_path: Path) -> None:
+    page = show(write_three(tmp_path / "runs"))
+    dashes = page.locator("path.curve").evaluate_all("all => all.map(p => p.style.strokeDasharray)")
+    lengths = [[float(n) for n in re.findall(r"[\d.]+", text)] for text in dashes]
+    assert lengths == [
+        pytest.approx([1.7 * n for n in pattern], abs=0.05) for pattern in DASHES[:3]
+    ]
+
+
+@in_browser
+def test_runs_that_are_not_complete_are_marked(show: Show, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    states = ("complete", "running", "interrupted", "diverged")
+    for k, state in enumerate(states):
+        write_run(runs, state, {"test_accuracy": [0.1, 0.2]}, lr=0.1 + k, num_rounds=2 + (k > 0))
+    (runs / "diverged" / "diverged.txt").touch()
+    lock = FileLock(runs / "running" / LOCK)
+    with lock:
+        loaded = load_runs([runs])
+    page = show(loaded)
+    marks = "all => all.map(mark => mark.dataset.state)"
+    found = page.locator("#plot .mark").evaluate_all(marks)
+    assert sorted(found) == sorted(states[1:])
+    for state in states[1:]:
+        badge = row(page, state).locator(".badge")
+        assert badge.inner_text().strip().startswith(state)
+        assert badge.locator(".mark").get_attribute("data-state") == state
+
+
+@in_browser
+def test_what_is_chosen_is_in_the_address(show: Show, tmp_path: Path) -> None:
+    page = show(write_seeds(tmp_path / "runs"))
+    assert "#" not in page.url
+    choose_axis(page, "Uplink")
+    page.get_by_label("log x").check()
+    page.get_by_label("average over seeds").uncheck()
+    page.get_by_label("Target as a number").fill("0.55")
+    page.locator("#runs th[data-column=uplink] button").click()
+    page.get_by_label("Filter").fill("seed")
+    row(page, "fedavg-seed-1").get_by_role("checkbox").uncheck()
+    before = geometry(page), names(page)
+    page.reload()
+    assert (geometry(page), names(page)) == before
+    assert set(before[0]) == {"fedavg-seed-0", "fedpaq-seed-0"}
+    assert page.get_by_label("Target as a number").input_value() == "0.55"
+    assert page.get_by_label("Filter").input_value() == "seed"
+    assert page.locator("#runs th[data-column=uplink]").get_attribute("aria-sort") == "ascending"
+    assert page.locator("#x-label").inner_html() == "uplink bytes, all clients, log scale"
+
+
+@in_browser
+def test_a_strange_address_does_no_harm(show: Show, tmp_path: Path) -> None:
+    page = show(write_three(tmp_path / "runs"))
+    odd = (
+        "#metric=constructor&x=__proto__&target=x&sort=-&hide=nobody",
+        f"#filter={HOSTILE}&x=<b>",
+        "#%",
+    )
+    for address in odd:
+        page.evaluate("hash => { location.hash = hash }", address)
+        page.get_by_label("Filter").fill("")
+        assert set(geometry(page)) == {"fedavg", "fedpaq", "scaffold"}
+        assert page.locator("img").count() == 0
+
+
+@in_browser
+def test_the_table_and_the_chart_can_be_saved(show: Show, tmp_path: Path) -> None:
+    runs = write_three(tmp_path / "runs")
+    sly = Run('=HYPERLINK("x"),a', runs[0].config | {"lr": 0.7}, runs[0].rounds)
+    page = show([*runs, sly], dark=True)
+    page.get_by_label("Filter").fill("a")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save CSV").click()
+    with Path(saved.value.path()).open(newline="") as text:
+        lines = list(csv.DictReader(text))
+    assert [line["run"].lstrip("'") for line in lines] == names(page)
+    assert {line["run"] for line in lines} == {"fedavg", "fedpaq", "scaffold", "'" + sly.name}
+    (paq,) = (line for line in lines if line["run"] == "fedpaq")
+    assert float(paq["uplink (bytes)"]) == sum(
+        runs[1].column("uplink_bytes")[k] or 0 for k in range(ROUNDS)
+    )
+    assert float(paq["best test_accuracy"]) == pytest.approx(runs[1].best(), rel=1e-5)
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save PNG").click()
+    with Image.open(saved.value.path()) as drawn:
+        size = page.locator("#plot").evaluate(
+            "p => [p.viewBox.baseVal.width, p.viewBox.baseVal.height]"
+        )
+        assert drawn.size == tuple(2 * n for n in size)
+        colours = {colour for _, colour in drawn.convert("RGB").getcolors(1 << 20) or []}
+        assert (20, 23, 27) in colours  # the dark paper
+        assert len(colours) > 50
+
+
+@in_browser
+def test_the_best_numbers_are_visible_on_a_phone(show: Show, tmp_path: Path) -> None:
+    page = show(write_seeds(tmp_path / "runs"), width=360)
+    for name in ("fedavg", "fedpaq"):
+        box = row(page, name).locator("[data-column=best]").bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 344
+    scroll = page.locator("#runs-scroll")
+    first = row(page, "fedavg").locator("th")
+    before = first.bounding_box()
+    scroll.evaluate("box => { box.scrollLeft = 300 }")
+    assert first.bounding_box() == before, "the names stay while numbers are scrolled"
+
+
+@in_browser
+def test_bands_are_stronger_on_dark_paper(show: Show, tmp_path: Path) -> None:
+    runs = write_seeds(tmp_path / "runs")
+    opacity = "band => Number(getComputedStyle(band).fillOpacity)"
+    light, dark = (
+        show(runs, dark=dark).locator("path.band").evaluate(opacity) for dark in (False, True)
+    )
+    assert dark > 1.5 * light
+
+
+@in_browser
+def test_a_served_page_shows_new_rounds_and_keeps_what_is_chosen(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    write_three(runs)
+    page = browser.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    with make_server([runs], "live", 0.9, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            page.goto(f"http://127.0.0.1:{server.server_address[1]}/")
+            page.get_by_text("· live").wait_for()
+            choose_axis(page, "Uplink")
+            page.get_by_role("checkbox", name="SCAFFOLD").uncheck()
+            page.get_by_label("Filter").fill("fed")
+            with (runs / "fedpaq" / "rounds.jsonl").open("a") as lines:
+                lines.write(
+                    json.dumps({"round": ROUNDS + 1, "test_accuracy": 0.99, "uplink_bytes": 7})
+                    + "\n"
+                )
+            page.locator(
+                "#runs tr[data-name=fedpaq] [data-column=best]", has_text="0.9900"
+            ).wait_for()
+            assert set(geometry(page)) == {"fedavg", "fedpaq"}
+            assert page.locator("#x-label").inner_html() == "uplink bytes, all clients"
+            assert page.evaluate("document.activeElement.id") == "filter"
+        finally:
+            page.close()
+            server.shutdown()
+            thread.join()
+    assert complaints == []

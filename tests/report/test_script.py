@@ -2,17 +2,25 @@
 
 import re
 
+import pytest
+
 from fedapp.report.script import WEB, bundle
 
 DECLARED = re.compile(r"^(?:export )?(?:const|let|class|function) (\w+)", re.MULTILINE)
 
 
-def test_every_module_is_there_once_after_those_it_needs() -> None:
-    script = bundle()
+ENTRIES = {"page.js", "live.js"}  # of the page as a file, and of the one that is served
+
+
+@pytest.mark.parametrize("entry", sorted(ENTRIES))
+def test_every_module_is_there_once_after_those_it_needs(entry: str) -> None:
+    script = bundle(entry)
     assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
     names = DECLARED.findall(script)
     assert len(names) == len(set(names)), "modules share one scope, and must not use a name twice"
     for path in WEB.glob("*.js"):
+        if path.name in ENTRIES - {entry}:
+            continue
         text = path.read_text(encoding="utf-8")
         own = DECLARED.findall(text)
         assert set(own) <= set(names), path.name
@@ -49,3 +57,8 @@ def test_modules_import_what_they_use() -> None:
         assert used <= imported.keys(), (path.name, used - imported.keys())
         unused = [name for name in imported if not re.search(rf"\b{name}\b", code)]
         assert not unused, (path.name, unused)
+
+
+def test_only_the_served_page_asks_for_more() -> None:
+    assert "fetch(" not in bundle("page.js")
+    assert "fetch(" in bundle("live.js")

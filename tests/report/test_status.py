@@ -103,7 +103,11 @@ def test_tables_and_curves_label_what_is_not_complete(
     assert lines[0][1:3] == ["2", "0.5000 ± 0.1414"]
     picture = tmp_path / "plot.svg"
     assert command("plot", tmp_path / "runs", "-x", "rounds", "-o", picture) == 0
-    assert set(LABELS) <= set(texts(picture))
+    assert {
+        label.replace("avg-seed-", "avg, seed = ", 1).replace("-again", ", again")
+        for label in LABELS
+    } <= set(texts(picture))
+    assert "mean ± standard deviation over 2 seeds, where there is a band" in texts(picture)
     write_report(load_runs([tmp_path / "runs"]), tmp_path / "page.html")
     data = embedded(tmp_path / "page.html")
     assert [

@@ -1,12 +1,19 @@
 // The chart: curves with their bands, the target, and what the reader points at.
 import { AXES, linearTicks, logTicks, makeScale, tickTexts, unitOfAxis, unitTexts } from "./axes.js";
 import { at, make, shape } from "./elements.js";
+import { stateMark } from "./marks.js";
+import { makeRuler, placeLabels, shortened } from "./placing.js";
+import { deviation, mean } from "./runs.js";
 import { targetText } from "./selection.js";
 import { tenth, withUnit } from "./texts.js";
+
+const WIDE = 640; // pixels, from which all curves are labelled
+const FEW = 5; // curves that are labelled on a narrower page
 
 export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
   let drawn = new Map(); // curve -> its points on the page, and the elements that show it
   let scales = null;
+  const widthOf = makeRuler();
 
   // A curve's points, with null where it is broken.
   function pointsOf(curve) {
@@ -19,24 +26,27 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
     const points = [];
     const length = Math.max(0, ...curve.runs.map((run) => run.length));
     for (let k = 0; k < length; k += 1) {
-      const point = { x: 0, y: 0, low: Infinity, high: -Infinity, round: null };
-      let count = 0;
-      let due = false;
+      const [xs, ys] = [[], []];
+      let [round, due] = [null, false];
       for (const column of columns) {
         const y = column.y[k] ?? null; // none after a run's end
         if (y === null) {
           due ||= column.round[k] % column.every === 0;
           continue;
         }
-        count += 1;
-        point.x += (column.x[k] - point.x) / count; // running means
-        point.y += (y - point.y) / count;
-        point.low = Math.min(point.low, y);
-        point.high = Math.max(point.high, y);
-        point.round ??= column.round[k];
+        xs.push(column.x[k]);
+        ys.push(y);
+        round ??= column.round[k];
       }
-      if (count === 0 ? due : chosen.logY && point.y <= 0) points.push(null);
-      else if (count > 0 && !(chosen.logX && point.x <= 0)) points.push(point);
+      if (!ys.length) {
+        if (due) points.push(null);
+        continue;
+      }
+      const [x, y, std] = [mean(xs), mean(ys), deviation(ys)];
+      // No log scale shows what is not above 0: there, the band ends at the lowest run.
+      const low = chosen.logY && y - std <= 0 ? Math.min(...ys) : y - std;
+      if (chosen.logY && y <= 0) points.push(null);
+      else if (!(chosen.logX && x <= 0)) points.push({ x, y, std, low, high: y + std, round });
     }
     return points;
   }
@@ -45,7 +55,7 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
     const shown = selection.shown();
     const plot = at("plot");
     const width = Math.max(200, at("chart").clientWidth);
-    const height = Math.round(Math.min(460, Math.max(280, 0.42 * width)));
+    const height = Math.round(Math.min(640, Math.max(360, 0.55 * width)));
     const label = chosen.figure ? metrics.label(chosen.figure) : "";
     const against = metrics.label(AXES[chosen.axis].metric);
     plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -65,12 +75,43 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
       plot.append(shape("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, why));
       return;
     }
-    scales = drawAxes(plot, width, height, extent(known), label, against);
+    const isLabelled = width >= WIDE || shown.length <= FEW;
+    const longest = Math.max(...shown.map((curve) => widthOf(curve.label)));
+    const most = width >= WIDE ? 0.24 * width : 0.36 * width;
+    const room = isLabelled ? Math.min(most, longest + 16) : 14;
+    scales = drawAxes(plot, width, height, room, extent(known), label, against);
     const bands = shape("g");
     const lines = shape("g");
     for (const { curve, points } of found) drawn.set(curve, drawCurve(curve, points, bands, lines));
-    plot.append(bands, lines, shape("g", { id: "target-mark" }), shape("g", { id: "cross" }));
+    const labels = shape("g", { id: "labels" });
+    plot.append(bands, lines, shape("g", { id: "target-mark" }), labels, shape("g", { id: "cross" }));
     drawTarget();
+    if (isLabelled) drawLabels(labels, room - 12);
+  }
+
+  // Write the curves' names at their ends, the best first.
+  function drawLabels(group, most) {
+    const { inside } = scales;
+    const ends = selection.ranked([...drawn.keys()]).filter((curve) => drawn.get(curve).points.length);
+    const labels = ends.map((curve) => {
+      const { px, py } = drawn.get(curve).points.at(-1);
+      const text = shortened(curve.label, most, widthOf);
+      return { curve, px, py, text, width: widthOf(text), x: px + (curve.state ? 13 : 8), y: py };
+    });
+    placeLabels(labels, inside.top - 4, inside.bottom - 6).forEach((y, k) => {
+      if (y === null) return;
+      const { curve, px, py, text, x } = labels[k];
+      const name = shape("text", { class: "name", x: tenth(x), y: tenth(y), dy: "0.33em", "data-name": curve.name }, text);
+      name.style.fill = palette.ink(curve);
+      name.append(shape("title", {}, curve.label));
+      if (Math.abs(y - py) > 6) { // where it belongs, if it had to be moved
+        const line = shape("line", { class: "leader", x1: tenth(px + 1), y1: tenth(py), x2: tenth(x - 2), y2: tenth(y) });
+        line.style.stroke = palette.ink(curve);
+        group.append(line);
+      }
+      group.append(name);
+      drawn.get(curve).name = name;
+    });
   }
 
   // What the axes span: x from 0, y with some room, unless they are logarithmic.
@@ -92,9 +133,9 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
   }
 
   // Draw grid, ticks and labels; return where values lie.
-  function drawAxes(plot, width, height, { left, right, low, high }, label, against) {
+  function drawAxes(plot, width, height, room, { left, right, low, high }, label, against) {
     const { units } = AXES[chosen.axis];
-    const inside = { top: 34, bottom: height - 52, right: width - 26 };
+    const inside = { top: 34, bottom: height - 52, right: width - room };
     const rows = Math.max(3, Math.floor((inside.bottom - inside.top) / 46));
     const yTicks = chosen.logY
       ? logTicks(low, high, rows + 2, null)
@@ -103,7 +144,7 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
     inside.left = 14 + 7.3 * Math.max(...yTexts.map((text) => text.length));
     const toX = makeScale(left, right, inside.left, inside.right, chosen.logX);
     const toY = makeScale(low, high, inside.bottom, inside.top, chosen.logY);
-    const columns = Math.max(2, Math.floor((inside.right - inside.left) / 88));
+    const columns = Math.max(2, Math.floor((inside.right - inside.left) / (units ? 88 : 60)));
     const xTicks = (chosen.logX
       ? logTicks(left, right, columns, units)
       : linearTicks(left, right, columns, units, chosen.axis === "rounds")
@@ -171,7 +212,13 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
       band.style.fill = colour;
       bands.append(band);
     }
-    return { points: pieces.flat(), path, band };
+    const all = pieces.flat();
+    if (curve.state && all.length) {
+      const mark = stateMark(curve.state, tenth(all.at(-1).px), tenth(all.at(-1).py));
+      mark.style.stroke = colour;
+      lines.append(mark);
+    }
+    return { points: all, path, band };
   }
 
   function drawTarget() {
@@ -182,7 +229,7 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
     const { inside, low, high, toY } = scales;
     const target = chosen.targets[chosen.judged];
     const text = (y, words) =>
-      shape("text", { class: "target-text", x: inside.right, y, "text-anchor": "end" }, words);
+      shape("text", { class: "target-text", x: inside.left + 6, y }, words);
     if (target > high) mark.append(text(inside.top - 8, `target ${targetText(chosen)} ↑`));
     else if (target < low) mark.append(text(inside.bottom - 6, `target ${targetText(chosen)} ↓`));
     else {
@@ -197,9 +244,9 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
   // Make a curve stand out; null: none.
   function point(curve) {
     for (const element of document.querySelectorAll("#plot .near")) element.classList.remove("near");
-    const { path, band } = drawn.get(curve) ?? {};
+    const { path, band, name } = drawn.get(curve) ?? {};
     at("plot").classList.toggle("pointed", Boolean(path));
-    for (const part of [path, band]) part?.classList.add("near");
+    for (const part of [path, band, name]) part?.classList.add("near");
   }
 
   function hover(event) {
@@ -230,10 +277,10 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
   function showTip(curve, there) {
     const axis = AXES[chosen.axis];
     const write = (value) => metrics.text(chosen.figure, value);
-    const range = curve.runs.length > 1 ? ` (${write(there.low)} to ${write(there.high)})` : "";
+    const range = curve.runs.length > 1 ? ` ± ${write(there.std)}` : "";
     const tip = at("tip");
     tip.replaceChildren(
-      make("strong", {}, curve.name),
+      make("strong", {}, curve.label),
       ...(curve.note ? [make("div", {}, curve.note)] : []),
       make("div", {}, `${metrics.label(chosen.figure)} ${write(there.y)}${range}`),
       make("div", {}, `round ${there.round}` +

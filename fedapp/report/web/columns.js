@@ -1,10 +1,10 @@
 // The columns of the table of runs: what a curve is sorted by, and how it is written, if not as that value.
-import { lastOf, mean } from "./runs.js";
+import { deviation, distinct, lastOf, mean } from "./runs.js";
 import { targetText } from "./selection.js";
-import { NONE, SECONDS, amountText, grouped, unitOf } from "./texts.js";
+import { BYTES, NONE, SECONDS, amountText, grouped, unitOf } from "./texts.js";
 
 // Return the columns, and the groups of columns with the texts above them.
-export function makeColumns({ chosen, runs, metrics }) {
+export function makeColumns({ chosen, runs, metrics, algorithms }) {
   const totalOf = (name) => (curve) =>
     curve.average((run) => (run.has(name) ? lastOf(run.total(name)) : null));
 
@@ -18,28 +18,22 @@ export function makeColumns({ chosen, runs, metrics }) {
       range: (curve) => {
         const known = values(curve);
         if (curve.runs.length < 2 || !known.length) return "";
-        return [Math.min(...known), Math.max(...known)]
-          .map((value) => metrics.text(chosen.judged, value)).join(" to ");
+        return `± ${metrics.text(chosen.judged, deviation(known))}`;
       },
     };
   }
 
-  function byteColumn(key, title, value) {
-    return {
-      key, title, unit: "MB", value,
-      write: (bytes) => amountText(bytes === null ? null : bytes / 1e6),
-    };
-  }
-
-  // One unit for the whole column: that of its longest run.
-  function timeColumn(key, title, name, value) {
-    const most = Math.max(0, ...runs.map((run) => lastOf(run.total(name)) ?? 0));
-    const [unit, size] = unitOf(most, SECONDS, 3);
+  // One unit for the whole column: that of the run in the middle.
+  function costColumn(key, title, units, least, name, value) {
+    const totals = runs.map((run) => lastOf(run.total(name)) ?? 0).sort((a, b) => a - b);
+    const [unit, size] = unitOf(totals[Math.floor(totals.length / 2)] ?? 0, units, least);
     return {
       key, title, unit, value,
-      write: (seconds) => amountText(seconds === null ? null : seconds / size),
+      write: (amount) => amountText(amount === null ? null : amount / size),
     };
   }
+  const byteColumn = (...of) => costColumn(of[0], of[1], BYTES, 1, of[2], of[3]);
+  const timeColumn = (...of) => costColumn(of[0], of[1], SECONDS, 3, of[2], of[3]);
 
   // What a curve's runs had spent at the target, on average; null unless all reached it.
   function spent(curve, name, column = (run) => run.total(name)) {
@@ -57,9 +51,7 @@ export function makeColumns({ chosen, runs, metrics }) {
   }
 
   const columns = [
-    { key: "name", title: "run", isText: true, value: (curve) => curve.name },
-    { key: "algorithm", title: "algorithm", isText: true, value: (curve) => curve.configText("algorithm") },
-    { key: "dataset", title: "dataset", isText: true, value: (curve) => curve.configText("dataset") },
+    { key: "name", title: "run", isText: true, value: (curve) => curve.label },
     figureColumn("best", (run, figure) => run.best(figure)),
     figureColumn("last", (run, figure) => lastOf(run.known(figure))),
     {
@@ -67,9 +59,9 @@ export function makeColumns({ chosen, runs, metrics }) {
       value: (curve) => curve.average((run) => run.length),
       write: (value) => (value === null ? NONE : grouped(value, 1)),
     },
-    byteColumn("uplink", "uplink", totalOf("uplink_bytes")),
-    byteColumn("downlink", "downlink", totalOf("downlink_bytes")),
-    byteColumn("total", "total", totalOf("total_bytes")),
+    byteColumn("uplink", "uplink", "uplink_bytes", totalOf("uplink_bytes")),
+    byteColumn("downlink", "downlink", "downlink_bytes", totalOf("downlink_bytes")),
+    byteColumn("total", "total", "total_bytes", totalOf("total_bytes")),
     timeColumn("simulated", "simulated", "simulated_seconds", totalOf("simulated_seconds")),
     timeColumn("wall", "wall", "wall_seconds", totalOf("wall_seconds")),
     {
@@ -77,16 +69,22 @@ export function makeColumns({ chosen, runs, metrics }) {
       value: (curve) => spent(curve, "round", (run) => run.column("round")),
       write: (value, curve) => (value === null ? unreached(curve) : grouped(value, 1)),
     },
-    byteColumn("target-uplink", "uplink", (curve) => spent(curve, "uplink_bytes")),
-    byteColumn("target-total", "total", (curve) => spent(curve, "total_bytes")),
+    byteColumn("target-uplink", "uplink", "uplink_bytes", (curve) => spent(curve, "uplink_bytes")),
+    byteColumn("target-total", "total", "total_bytes", (curve) => spent(curve, "total_bytes")),
     timeColumn("target-simulated", "simulated", "simulated_seconds",
       (curve) => spent(curve, "simulated_seconds")),
+    {
+      key: "algorithm", title: "algorithm", isText: true,
+      value: (curve) => distinct(curve.runs.map((run) => algorithms[run.config.algorithm] ?? NONE)).join(", "),
+    },
+    { key: "dataset", title: "dataset", isText: true, value: (curve) => curve.configText("dataset") },
   ];
   const groups = [
-    { span: 3, text: () => "" },
+    { span: 1, text: () => "" },
     { span: 2, text: () => (chosen.judged ? metrics.label(chosen.judged) : "") },
     { span: 6, text: () => "whole run" },
     { span: 4, text: () => (chosen.judged ? `to target ${targetText(chosen)}` : "to target") },
+    { span: 2, text: () => "" },
   ];
   return { columns, groups };
 }

@@ -2,6 +2,12 @@
 import { figureText } from "./texts.js";
 
 export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+// The standard deviation of a sample; 0 of a single value.
+export function deviation(values) {
+  const middle = mean(values);
+  const squares = values.reduce((sum, value) => sum + (value - middle) ** 2, 0);
+  return values.length > 1 ? Math.sqrt(squares / (values.length - 1)) : 0;
+}
 export const distinct = (values) => [...new Set(values)];
 export const lastOf = (values) => (values.length ? values.at(-1) : null);
 
@@ -29,9 +35,9 @@ export class Metrics {
 }
 
 export class Run {
-  constructor({ name, note, config, length, columns }, common, metrics) {
-    this.name = name;
-    this.note = note;
+  constructor({ name, label, state, note, config, unread, length, columns }, common, metrics) {
+    Object.assign(this, { name, label, state, note });
+    this.unread = new Set(unread); // keys that its result does not depend on
     this.config = { ...common, ...config };
     this.length = length;
     this.metrics = metrics;

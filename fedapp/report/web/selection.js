@@ -1,9 +1,9 @@
 // What the reader chose: the metric and the axes, and which curves are shown in which colours.
 import { distinct, mean } from "./runs.js";
-import { trim, valueText } from "./texts.js";
+import { NONE, trim, valueText } from "./texts.js";
 
 const BEST = 10; // curves that the button "Best 10" shows
-const DASHES = ["", "7 4", "2 4", "9 4 2 4", "14 5"]; // one for each turn through the colours
+const WIDTH = 1.7; // of a curve, in pixels
 
 export function initialChoice(data, metrics) {
   const figure = data.figures.length ? data.headline : null;
@@ -25,8 +25,13 @@ export const targetText = (chosen) => trim(chosen.targets[chosen.judged], 6);
 
 // One row of the table: a run, or a group of runs that differ in their seeds. `note`: what is not complete, or there twice.
 export class Curve {
-  constructor(name, note, runs) {
-    Object.assign(this, { name, note, runs });
+  constructor(name, label, note, runs) {
+    Object.assign(this, { name, label, note, runs });
+  }
+
+  // "running", "interrupted", "diverged"; empty if it is complete.
+  get state() {
+    return this.runs.length === 1 ? this.runs[0].state : "";
   }
 
   average(figureOfRun) {
@@ -35,7 +40,8 @@ export class Curve {
   }
 
   configText(key) {
-    return distinct(this.runs.map((run) => valueText(run.config[key]))).join(", ");
+    const read = this.runs.filter((run) => !run.unread.has(key));
+    return distinct(read.map((run) => valueText(run.config[key]))).join(", ") || NONE;
   }
 }
 
@@ -49,9 +55,9 @@ export class CurveSelection {
   // Make the curves: one for each run, or for each group of runs.
   group() {
     this.curves = this.chosen.average
-      ? this.data.groups.map(({ name, note, runs }) =>
-        new Curve(name, note, runs.map((index) => this.runs[index])))
-      : this.runs.map((run) => new Curve(run.name, run.note, [run]));
+      ? this.data.groups.map(({ name, label, note, runs }) =>
+        new Curve(name, label, note, runs.map((index) => this.runs[index])))
+      : this.runs.map((run) => new Curve(run.name, run.label, run.note, [run]));
     this.matching = this.curves;
   }
 
@@ -66,7 +72,7 @@ export class CurveSelection {
     const [key, value] = word.split(/=(.*)/s);
     if (value === undefined) {
       const texts = (run) => [run.name, run.config.algorithm, run.config.dataset, run.config.model];
-      return (curve) => [curve.name, curve.note, ...curve.runs.flatMap(texts)]
+      return (curve) => [curve.name, curve.label, curve.note, ...curve.runs.flatMap(texts)]
         .some((text) => String(text).toLowerCase().includes(word));
     }
     const ending = this.data.keys.filter((name) => name.endsWith(key));
@@ -94,20 +100,26 @@ export class CurveSelection {
 
   // Switch on the best of the curves that match, and the others off.
   showBest() {
+    this.ranked(this.matching).forEach((curve, place) => this.switchTo(curve, place < BEST));
+  }
+
+  // Curves, the best first.
+  ranked(curves) {
     const name = this.chosen.judged;
     const rank = (curve) => {
       const best = curve.average((run) => run.best(name));
       return best === null ? Number.MAX_VALUE : this.metrics.isSmallerBetter(name) ? best : -best;
     };
-    const ranked = [...this.matching].sort((a, b) => rank(a) - rank(b));
-    ranked.forEach((curve, place) => this.switchTo(curve, place < BEST));
+    const ranks = new Map(curves.map((curve) => [curve, rank(curve)]));
+    return [...curves].sort((a, b) => ranks.get(a) - ranks.get(b));
   }
 }
 
 // The colours and dashes of the curves that are shown.
 export class Palette {
-  constructor(colours) {
+  constructor(colours, dashes) {
     this.colours = colours;
+    this.patterns = dashes.map((lengths) => lengths.map((length) => trim(WIDTH * length, 3)).join(" "));
     this.slots = new Map();
   }
 
@@ -134,6 +146,6 @@ export class Palette {
 
   dashes(curve) {
     if (!this.slots.has(curve)) return "";
-    return DASHES[Math.floor(this.slots.get(curve) / this.colours.length) % DASHES.length];
+    return this.patterns[this.slots.get(curve) % this.patterns.length]; // as in pictures
   }
 }

@@ -1,8 +1,9 @@
 // The table of runs, which is the legend too.
 import { at, make, shape } from "./elements.js";
+import { stateMark } from "./marks.js";
 
 // `onSwitch` is called after a curve is switched on or off, `onPoint` with the curve that the reader points at, or null.
-export function makeTable({ chosen, selection, palette, columns, groups, onSwitch, onPoint }) {
+export function makeTable({ chosen, selection, palette, columns, groups, onSwitch, onSort, onPoint }) {
   let rows = new Map(); // curve -> its elements, and the values that it is sorted by
   const look = (column) => (column.isText ? "" : "number");
 
@@ -16,6 +17,7 @@ export function makeTable({ chosen, selection, palette, columns, groups, onSwitc
         chosen.descending = chosen.sort === column.key && !chosen.descending;
         chosen.sort = column.key;
         sort();
+        onSort();
       });
       const attributes = column.isText ? {} : { class: look(column) };
       return make("th", { scope: "col", "data-column": column.key, ...attributes }, button);
@@ -30,14 +32,21 @@ export function makeTable({ chosen, selection, palette, columns, groups, onSwitc
     });
     const line = shape("line", { x1: 1, x2: 25, y1: 5, y2: 5 });
     const swatch = shape("svg", { class: "swatch", viewBox: "0 0 26 10", "aria-hidden": "true" }, line);
-    const name = make("span", {}, curve.name);
+    const name = make("span", curve.label === curve.name ? {} : { title: curve.name }, curve.label);
     if (curve.runs.length > 1)
       name.append(" ", make("span", { class: "tag" }, `(${curve.runs.length} runs)`));
-    if (curve.note) name.append(" ", make("span", { class: "badge" }, curve.note));
+    if (curve.note) {
+      const badge = make("span", { class: `badge ${curve.state}` }, curve.note);
+      if (curve.state) {
+        const mark = stateMark(curve.state, 6, 6);
+        badge.prepend(shape("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, mark));
+      }
+      name.append(" ", badge);
+    }
     const label = make("label", {}, box, swatch, name);
     const cells = columns.slice(1).map((column) =>
       make("td", { "data-column": column.key, class: look(column) }));
-    const row = make("tr", {}, make("th", { scope: "row", "data-column": "name" }, label), ...cells);
+    const row = make("tr", { "data-name": curve.name }, make("th", { scope: "row", "data-column": "name" }, label), ...cells);
     for (const event of ["pointerenter", "focusin"])
       row.addEventListener(event, () => onPoint(curve));
     for (const event of ["pointerleave", "focusout"])
@@ -56,7 +65,7 @@ export function makeTable({ chosen, selection, palette, columns, groups, onSwitc
       at("runs").tHead.rows[0].cells[index].textContent = text();
     });
     for (const [curve, { cells, values }] of rows) {
-      values[0] = curve.name;
+      values[0] = curve.label;
       cells.forEach((cell, index) => {
         const column = columns[index + 1];
         if (!wanted(column)) return;
@@ -98,9 +107,28 @@ export function makeTable({ chosen, selection, palette, columns, groups, onSwitc
     at("count").textContent = `${selection.shown().length} of ${selection.curves.length} shown`;
   }
 
+  // The rows as they are sorted and filtered, with amounts in bytes and seconds.
+  function content() {
+    const units = { uplink: "bytes", downlink: "bytes", total: "bytes", simulated: "s", wall: "s" };
+    const heads = columns.map(({ key }) => {
+      const unit = units[key.replace("target-", "")];
+      const what = ["best", "last"].includes(key) ? `${key} ${chosen.judged}` : key;
+      return unit ? `${what} (${unit})` : what;
+    });
+    const order = [...at("runs").tBodies[0].rows];
+    const visible = [...rows].filter(([, { row }]) => !row.hidden)
+      .sort(([, a], [, b]) => order.indexOf(a.row) - order.indexOf(b.row));
+    return [
+      ["run", ...heads.slice(1), "runs", "note"],
+      ...visible.map(([curve, { values }]) =>
+        [curve.name, ...values.slice(1), curve.runs.length, curve.note]),
+    ];
+  }
+
   buildHead();
   return {
     build,
+    content,
     mark,
     sort,
     rewrite() {

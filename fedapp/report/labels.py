@@ -1,0 +1,148 @@
+"""What runs are called in pictures and on the page, and what their configs differ in."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedapp.compression import COMPRESSORS
+from fedapp.data.sources import SHAPES
+from fedapp.errors import ConfigError
+from fedapp.names import display_name
+from fedapp.problems.kinds import KINDS, find_kind
+from fedapp.registry import ALGORITHMS
+from fedapp.report.runs import NOT_COMPARED, Group, Run
+
+# Keys that only some values of another key read.
+ONLY_WITH = {
+    "partition-alpha": ("partition", "dirichlet"),
+    "classes-per-client": ("partition", "classes"),
+    "trim": ("aggregation", "trimmed-mean"),
+    "clip-radius": ("aggregation", "centered-clipping"),
+}
+# What the titles of panels say instead of a key.
+IN_WORDS = {
+    "lr": "local step size",
+    "server-lr": "server step size",
+    "clients-per-round": "clients per round",
+    "num-clients": "number of clients",
+    "num-rounds": "number of rounds",
+    "local-steps": "local steps per round",
+    "local-epochs": "local epochs per round",
+    "partition-alpha": "Dirichlet concentration",
+    "qsgd.levels": "quantization levels",
+    "uniform.bits": "bits per number",
+    "topk.ratio": "share of numbers sent",
+}
+
+
+def readable(name: str, config: Mapping[str, Any]) -> str:
+    """Return a run's name for people: "fedavg-lr-0.1" becomes "FedAvg, lr = 0.1".
+
+    Words that are neither the run's algorithm nor a key of its config with its value stay as they are.
+    """
+    known = {str(config.get("algorithm", "")): display_name(str(config.get("algorithm", "")))}
+    for key, value in config.items():  # a sweep's names leave out the table: levels-8
+        for written in (key.rpartition(".")[2], key):
+            known[f"{written}-{value}"] = f"{written} = {value}"
+    known.pop("", None)
+    present = sorted((text for text in known if text in name), key=len, reverse=True)
+    if not present:
+        return name
+    pattern = "|".join(map(re.escape, present))
+    pieces = re.split(rf"(?<![^-])({pattern})(?![^-])", name)
+    if len(pieces) == 1:
+        return name
+    words = [known[p] if k % 2 else p.strip("-") for k, p in enumerate(pieces)]
+    return ", ".join(word for word in words if word)
+
+
+def readable_names(groups: Sequence[Group]) -> list[str]:
+    """Return the groups' names for people; as they are, if two of them would be the same."""
+    names = [readable(group.name, group.runs[0].config) for group in groups]
+    return names if len(set(names)) == len(names) else [group.name for group in groups]
+
+
+def labels_of(groups: Sequence[Group], given: Mapping[str, str]) -> list[str]:
+    """Return the groups' labels: those given by the name of a run or a group, or else readable names."""
+    found = []
+    for group, name in zip(groups, readable_names(groups), strict=True):
+        keys = [name, group.name, *(run.name for run in group.runs)]
+        label = next((given[key] for key in keys if key in given), name)
+        found.append(f"{label} ({group.note})" if group.note else label)
+    return found
+
+
+def read_labels(assignments: Sequence[str], groups: Sequence[Group]) -> dict[str, str]:
+    """Return the labels that RUN=NAME gives, by RUN; a run that is not there is refused."""
+    known = {name for group in groups for name in (group.name, *(run.name for run in group.runs))}
+    known |= set(readable_names(groups))
+    labels = {}
+    for text in assignments:
+        # A name may hold the sign itself: "lr = 0.1=small steps".
+        cuts = [k for k, sign in enumerate(text) if sign == "=" and text[:k] in known]
+        if not cuts:
+            raise ConfigError(
+                f"--label {text} names no run: write RUN=NAME with one of {_listed(groups)}."
+            )
+        labels[text[: cuts[-1]]] = text[cuts[-1] + 1 :]
+    return labels
+
+
+def _listed(groups: Sequence[Group], most: int = 10) -> str:
+    names = [group.name for group in groups]
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def is_read(key: str, config: Mapping[str, Any]) -> bool:
+    """Tell whether a run's result can depend on a key: not on where it is kept, nor on tables of other algorithms."""
+    if key in NOT_COMPARED:
+        return key == "seed"
+    if key == "data-dir":
+        return config.get("dataset") not in SHAPES
+    if key in ONLY_WITH:
+        other, value = ONLY_WITH[key]
+        return bool(config.get(other, value) == value)
+    table, _, own = key.rpartition(".")
+    algorithm = ALGORITHMS.get(str(config.get("algorithm")))
+    if algorithm is None:  # from elsewhere
+        return True
+    if table in {other.table for other in ALGORITHMS.values()} and table not in COMPRESSORS:
+        return table == algorithm.table and own not in algorithm.unread
+    if table in COMPRESSORS:
+        return table in _compressors(config, str(config.get("compressor") or algorithm.compressor))
+    if any(table in kind.tables for kind in KINDS):
+        texts = (str(config.get(name, "")) for name in ("problem", "dataset", "model"))
+        return table in find_kind(*texts).tables
+    return True
+
+
+def _compressors(config: Mapping[str, Any], name: str) -> set[str]:
+    """Return a compressor and those that it is made of: values in its table that name others."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        found.add(one := waiting.pop())
+        own = (value for key, value in config.items() if key.startswith(f"{one}."))
+        waiting += [v for v in own if isinstance(v, str) and v in COMPRESSORS and v not in found]
+    return found
+
+
+def differing_keys(runs: Sequence[Run]) -> list[str]:
+    """Return the keys in which runs differ and that matter to those runs."""
+    keys = dict.fromkeys(key for run in runs for key in run.config)
+    return [key for key in keys if _differs(key, runs)]
+
+
+def _differs(key: str, runs: Sequence[Run]) -> bool:
+    values = {
+        repr(run.config[key]) for run in runs if key in run.config and is_read(key, run.config)
+    }
+    return len(values) > 1
+
+
+def what_varies(runs: Sequence[Run], among: Sequence[str] = ()) -> str:
+    """Return the title of a panel: the keys in which its runs differ, in words; only some keys, if they are named."""
+    keys = [key for key in differing_keys(runs) if key != "seed" and (not among or key in among)]
+    if "algorithm" in keys and not among:  # other algorithms have other settings
+        return "algorithm"
+    return ", ".join(IN_WORDS.get(key, key) for key in keys[:3])

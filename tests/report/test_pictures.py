@@ -1,0 +1,149 @@
+"""Pictures for papers: fonts, sizes, units and ticks."""
+
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedapp.report.colours import COLOURS, DASHES
+from fedapp.report.curves import Look, draw_curves, marked_points, std_band
+from fedapp.report.partition import MAX_DOT, MIN_DOT, dot_areas, draw_partition
+from fedapp.report.runs import Run
+from fedapp.report.similarity import draw_similarities
+from fedapp.report.units import UNITS, familiar_unit
+from tests.support.commands import Fedapp
+from tests.support.reports import texts, write_run
+
+
+def run(name: str, seed: int = 0, seconds: float = 500, **config: object) -> Run:
+    rounds = [
+        {"round": k, "test_accuracy": 0.3 + 0.01 * k + 0.1 * seed, "uplink_bytes": 150_000}
+        | {"simulated_seconds": seconds}
+        for k in range(1, 31)
+    ]
+    return Run(name, {"algorithm": name.partition("-")[0], "seed": seed, **config}, rounds)
+
+
+def test_every_look_of_a_curve_is_another() -> None:
+    looks = {
+        (COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)])
+        for k in range(len(COLOURS) * len(DASHES))
+    }
+    assert looks == set(product(COLOURS, DASHES))
+
+
+@given(st.sampled_from(sorted(UNITS)), st.floats(0, 1e18))
+def test_units_are_familiar(kind: str, value: float) -> None:
+    unit, size = familiar_unit(kind, value)
+    units = UNITS[kind]
+    assert value >= size or (unit, size) == units[0]
+    largest = 3 * max(b[1] / a[1] for a, b in pairwise(units))
+    assert value / size < largest or (unit, size) == units[-1]
+
+
+@pytest.fixture(autouse=True)
+def text_as_text(command: Fedapp) -> None:
+    """Keep the texts of pictures as texts."""
+
+
+def test_axes_have_familiar_units_and_round_ticks(tmp_path: Path) -> None:
+    picture = tmp_path / "p.svg"
+    draw_curves([run("fedavg")], ["bytes", "time"], "test_accuracy", picture)
+    shown = texts(picture)
+    assert {"uplink, all clients (MB)", "simulated time (hours)", "FedAvg"} <= set(shown)
+    ticks = [float(text) for text in shown if re.fullmatch(r"[\d.]+", text)]
+    assert len(ticks) >= 8
+    for tick in ticks:  # one or two digits that count: 0.5, 2.5, 30
+        assert len(f"{tick:g}".replace(".", "").strip("0")) <= 2
+    draw_curves([run("fedavg", seconds=1e5)], ["time"], "test_accuracy", picture, Look(log_x=True))
+    assert "simulated time (days)" in texts(picture)
+
+
+def test_the_legend_says_what_lines_and_bands_are(tmp_path: Path) -> None:
+    picture = tmp_path / "p.svg"
+    runs = [run(f"{name}-seed-{seed}", seed) for name in ("fedavg", "fedpaq") for seed in (0, 1, 2)]
+    draw_curves(runs, ["rounds"], "test_accuracy", picture)
+    assert {"FedAvg", "FedPAQ"} <= set(texts(picture))
+    assert "mean ± standard deviation over 3 seeds" in texts(picture)
+    draw_curves(runs[:1], ["rounds"], "test_accuracy", picture)
+    assert not any("mean" in text for text in texts(picture))
+
+
+def test_a_band_is_one_standard_deviation_to_each_side(tmp_path: Path) -> None:
+    heights = np.array([[1.0, 1e-3], [2.0, 5.0], [4.0, np.nan]])
+    mean = np.nanmean(heights, axis=0)
+    low, high = std_band(mean, heights, log=False)
+    expected = [np.std([1, 2, 4], ddof=1), np.std([1e-3, 5], ddof=1)]
+    assert high - mean == pytest.approx(expected)
+    assert mean - low == pytest.approx(expected)
+    assert std_band(mean, heights, log=True)[0][1] == 1e-3  # no log scale shows what is below 0
+
+
+def test_width_and_font_size_are_as_asked_for(tmp_path: Path) -> None:
+    for width, font in ((3.25, 7), (7, 12)):
+        picture = tmp_path / "p.png"
+        draw_curves([run("fedavg")], ["rounds"], "test_accuracy", picture, Look(width=width))
+        with Image.open(picture) as drawn:
+            assert drawn.width == pytest.approx(200 * width, abs=1)
+        text = tmp_path / "p.svg"
+        look = Look(width=width, font_size=font)
+        draw_curves([run("fedavg")], ["rounds"], "test_accuracy", text, look)
+        assert re.search(rf"font(-size)?: {font}px", text.read_text())
+
+
+def test_pdf_has_truetype_fonts(tmp_path: Path) -> None:
+    picture = tmp_path / "p.pdf"
+    partition = partial(draw_partition, np.ones((2, 2), dtype=np.int64), "title")
+    similarity = partial(draw_similarities, np.eye(2), "title")
+    curves = partial(draw_curves, [run("fedavg")], ["rounds"], "test_accuracy")
+    draws: list[Callable[[Path], None]] = [partition, similarity, curves]
+    for draw in draws:
+        draw(picture)
+        written = picture.read_bytes()
+        assert b"CIDFontType2" in written
+        assert b"Type3" not in written
+
+
+def test_titles_of_panels_say_what_varies(tmp_path: Path, command: Fedapp) -> None:
+    for levels, steps in ((1, 5), (4, 5), (1, 10)):
+        name = f"x-s-levels-{levels}" if steps == 5 else "x-tau-10"
+        write_run(
+            tmp_path / "runs", name, {"test_accuracy": [0.1, 0.2]}, algorithm="fedpaq",
+            **{"qsgd.levels": levels, "local_steps": steps},
+        )  # fmt: skip
+    picture = tmp_path / "p.svg"
+    words = ["plot", tmp_path / "runs", "--panel", "s", "--panel", "tau=Local steps", "-o", picture]
+    assert command(*words, "--label", "x-s-levels-2=coarse") == 2
+    assert command(*words, "--label", "x-s-levels-1=coarse") == 0
+    assert {"quantization levels", "Local steps", "coarse", "4"} <= set(texts(picture))
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**7))
+def test_every_dot_can_be_seen_and_more_samples_are_not_smaller(one: int, other: int) -> None:
+    less, more = sorted((one, other))
+    small, large = dot_areas(np.array([less, more]), more)
+    assert MIN_DOT <= small <= large
+    assert large == max(MAX_DOT, MIN_DOT)
+    assert math.isclose(small, max(MAX_DOT * less / more, MIN_DOT))
+
+
+@given(st.integers(1, 300), st.booleans(), st.floats(1, 1e6))
+def test_coinciding_curves_have_markers_at_different_points(
+    length: int, log: bool, longest: float
+) -> None:
+    at = np.arange(1.0, length + 1)
+    marked = [set(marked_points(at, 1, length * longest, look, log)) for look in range(5)]
+    for points in marked:
+        assert points
+        assert points <= set(range(length))
+    if length >= 200 and not log:
+        for one, other in pairwise(marked):
+            assert not one & other
