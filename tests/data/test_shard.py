@@ -42,7 +42,9 @@ def test_own_data_give_the_same_bits_as_the_same_parts_of_a_shared_set(tmp_path:
     assert model(swapped) != model(own)
 
 
-def test_a_compressed_downlink_brings_nodes_with_their_own_data_the_same_model(tmp_path: Path) -> None:
+def test_a_compressed_downlink_brings_nodes_with_their_own_data_the_same_model(
+    tmp_path: Path,
+) -> None:
     places = write_shards(tmp_path)
     own = run(tmp_path, [{"data-dir": place} for place in places], downlink="grid")
     shared = run(tmp_path, [{}, {}, {}], downlink="grid")
