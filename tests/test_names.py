@@ -63,4 +63,4 @@ def test_every_algorithm_has_a_display_name_that_is_its_name_in_the_papers_spell
         spelled = shown.lower().replace("+", "-plus")
         assert spelled in (name, "vr-diana"), name
     assert display_name("fedcomgate") == "FedCOMGATE"
-    assert display_name("my.module:mine") == "my.module:mine"
+    assert display_name("my.module:mine") == "mine"
