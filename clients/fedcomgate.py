@@ -104,6 +104,8 @@ class FedCOMGATEClient(GateClient):
         tracked = D_i if self.options.track == "sent" else u_i
         a, step = self.damping(x), self.lr * (self.config.server_lr or 1.0)
         self.keep(x, delta + a * (tracked / self.steps), a / self.steps, step)
+        if self.options.memory != "none":
+            self.state["nu_lr"] = torch.tensor([self.lr], dtype=torch.float64)
         if self.options.memory == "local":
             self.state["nu"] = nu + u_i - D_i
         elif self.options.memory != "none":  # nu_i + u_i / m - D, but D is still to come
@@ -111,11 +113,16 @@ class FedCOMGATEClient(GateClient):
         return {"D": D_i}
 
     def recall_memory(self, x: Tensor, D: Tensor | None, s: Tensor | None) -> Tensor:
-        """Return nu_i; as the paper has it, D of the client's last round is taken off, and u_i / m added, now."""
+        """Return nu_i / lr; as the paper has it, D of the client's last round is taken off, and u_i / m added, now.
+
+        The state holds it over the step size of that round: nu_i is a part of the model, as u_i is.
+        """
         memory = self.options.memory
-        if "nu" not in self.state or memory == "local":
-            return self.state.get("nu", torch.zeros_like(x))
-        if D is None:
+        if "nu" not in self.state or (memory != "local" and D is None):
             return torch.zeros_like(x)
-        m = s if memory == "paper-sampled" and s is not None else self.config.num_clients
-        return self.state["nu"] - D + self.state["u"] / m
+        nu = self.state["nu"]
+        if memory != "local":
+            m = s if memory == "paper-sampled" and s is not None else self.config.num_clients
+            nu = nu - D + self.state["u"] / m
+        before = float(self.state["nu_lr"]) if "nu_lr" in self.state else self.lr
+        return nu if before == self.lr else nu * (before / self.lr)

@@ -242,7 +242,7 @@ def fedcomgate(
 ) -> Iterator[Vector]:
     """FedCOMGATE, algorithms 2 and 4: everyone who took part learns D at once.
 
-    `memory` as in equations 8 and 9. `mistake` puts in one that other implementations make, or, "own tau", that the
+    `memory` as in equations 8 and 9, of which u_i and nu_i are parts of the model: here u_i is over lr, nu_i is not. `mistake` puts in one that other implementations make, or, "own tau", that the
     client divides the mean by its own tau. Ours: damping `a`, `track`, a tau and a weight of each client.
     """
     delta, nu = np.zeros((N, len(x))), np.zeros((N, len(x)))
@@ -250,7 +250,7 @@ def fedcomgate(
     for k, S in enumerate(cohorts, 1):
         u_i = {i: corrected_sgd(g, i, x, tau_of[i], lr, delta[i]) / lr for i in S}
         part = len(S) if mistake == "quantizes u/s" else 1
-        D_i = {i: Q("D", k, i, (u_i[i] + nu[i]) / part) for i in S}
+        D_i = {i: Q("D", k, i, (u_i[i] + nu[i] / lr) / part) for i in S}
         count = N if mistake == "divides by N" else sum(n[i] for i in S) / part
         D = sum(n[i] * D_i[i] for i in S) / count
         T = sum(n[i] * D_i[i] / tau_of[i] for i in S) / count
@@ -259,9 +259,9 @@ def fedcomgate(
             mean = D / tau_of[i] if mistake == "own tau" else T
             delta[i] = delta[i] + a * (own / tau_of[i] - mean)
             if memory == "local":
-                nu[i] = nu[i] + u_i[i] - D_i[i]
+                nu[i] = nu[i] + lr * (u_i[i] - D_i[i])
             elif memory != "none":
-                nu[i] = nu[i] + u_i[i] / (N if memory == "paper" else len(S)) - D
+                nu[i] = nu[i] + lr * (u_i[i] / (N if memory == "paper" else len(S)) - D)
         x = x - lr * server_lr * D
         lr = lr * decay
         yield x

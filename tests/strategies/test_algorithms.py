@@ -25,7 +25,8 @@ from tests.support.cases import (
 )
 
 DECAY: dict[str, Value] = {"lr_schedule": "exponential", "lr_decay": 0.9}
-for _name in ("fedcom", "fedgate", "fedcomgate", "scaffold", "fedcet"):
+MEMORY = ("fedcomgate, topk with local memory", "fedcomgate, topk with the paper's memory")
+for _name in ("fedcom", "fedgate", "fedcomgate", "scaffold", "fedcet", *MEMORY):
     _case = CASES[_name]
     CASES[f"{_name}, lr decays"] = replace(
         _case, keys=_case.keys | DECAY, numbers=_case.numbers | {"decay": 0.9}
