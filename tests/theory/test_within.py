@@ -11,17 +11,29 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+import clients.fedcet
 import clients.fedcomgate
+import clients.gradma
+import strategies.fedcet
+from clients.fedbcgd import FedBCGDClient
+from clients.fedcet import FedCETClient
 from clients.fedcomgate import TrackingClient
+from clients.fedpaq import FedPAQClient
 from fedapp import problems
+from fedapp.client import Client
+from fedapp.compression.quantizers import QSGD
 from fedapp.config import RunConfig
 from fedapp.problems import quadratic
+from fedapp.projection import Memory, project_
 from fedapp.report.commands import PRESETS
 from fedapp.theory import THEOREMS
 from fedapp.theory.check import plan
 from fedapp.theory.outcome import Finding
 from fedapp.wire import Update
+from strategies.diana import DIANA
+from strategies.fedbcgd import FedBCGD
 from strategies.fedcomgate import FedCOM, FedCOMGATE
+from strategies.gradma import GradMA
 
 Patch = pytest.MonkeyPatch
 Mistake = Callable[[Patch], None]
@@ -33,6 +45,11 @@ PLAYED = [name for name, theorem in THEOREMS.items() if theorem.play]
 def first(config: RunConfig) -> bool:
     """Choose the runs with the first seed."""
     return config.seed == 0
+
+
+def one_step(config: RunConfig) -> bool:
+    """Choose the runs with the first seed and one local step."""
+    return config.seed == 0 and config.local_steps == 1
 
 
 def extremes(config: RunConfig) -> bool:
@@ -49,6 +66,13 @@ CUT: dict[str, tuple[Choice, int]] = {
     "fedcomgate-e6": (first, 40),
     "fedcomgate-e9": (first, 30),
     "fedcomgate-coarse": (first, 60),
+    "fedcom-tables": (lambda config: config.flat()["qsgd.levels"] == 8, 70),
+    "fedpaq-lemmas": (first, 60),
+    "fedcet-32": (one_step, 200),
+    "fedcet-44": (one_step, 250),
+    "gradma-lemmas": (first, 100),
+    "fedbcgd-51": (first, 100),
+    "fedbcgd-102": (first, 60),
 }
 
 
@@ -137,6 +161,111 @@ def never_damp(patch: Patch) -> None:
     patch.setattr(clients.fedcomgate, "damping", lambda *_: 1.0)
 
 
+def ascend(patch: Patch, client: type[Client]) -> None:
+    """Clients of a class step along the gradient instead of against it."""
+    gradient = Client.gradient
+    patch.setattr(client, "gradient", lambda self, y, batch: -gradient(self, y, batch))
+
+
+def fedcet_ascends(patch: Patch) -> None:
+    """FedCET's clients step the wrong way."""
+    ascend(patch, FedCETClient)
+
+
+def fedpaq_ascends(patch: Patch) -> None:
+    """FedPAQ's clients step the wrong way."""
+    ascend(patch, FedPAQClient)
+
+
+def diana_ascends(patch: Patch) -> None:
+    """DIANA and VR-DIANA step the wrong way."""
+
+    def aggregate(self: DIANA, updates: Sequence[Update]) -> None:
+        self.x = self.x + self.lr * self.server_lr * (self.h + self.mean(updates, "q"))
+
+    patch.setattr(DIANA, "aggregate", aggregate)
+
+
+def flip_the_exchange(patch: Patch) -> None:
+    """FedCET adds c (z_i - z) where it should take it off, and the other way round."""
+    gain = strategies.fedcet.exchange_gain
+    patch.setattr(clients.fedcet, "exchange_gain", lambda c, config: -gain(c, config))
+
+
+def bias_the_quantizer(patch: Patch) -> None:
+    """QSGD adds a tenth to every number."""
+    transmit: Any = QSGD.transmit
+
+    def biased(self: QSGD, v: Any, rng: Any) -> Any:
+        payload, seen = transmit(self, v, rng)
+        return payload, seen + 0.1
+
+    patch.setattr(QSGD, "transmit", biased)
+
+
+def louder(patch: Patch) -> None:
+    """What QSGD gets wrong is forty times as large."""
+    transmit: Any = QSGD.transmit
+
+    def loud(self: QSGD, v: Any, rng: Any) -> Any:
+        payload, seen = transmit(self, v, rng)
+        return payload, v + 40 * (seen - v)
+
+    patch.setattr(QSGD, "transmit", loud)
+
+
+def blocks_ascend(patch: Patch) -> None:
+    """FedBCGD and FedBCGD+ step the wrong way."""
+    total = FedBCGD.total
+    patch.setattr(FedBCGD, "total", lambda self, updates, name: -total(self, updates, name))
+
+
+def blocks_step_twice(patch: Patch) -> None:
+    """FedBCGD adds its step twice, as lines 23 to 25 of its algorithm have it."""
+    aggregate = FedBCGD.aggregate
+
+    def twice(self: FedBCGD, updates: Sequence[Update]) -> None:
+        aggregate(self, updates)
+        self.x = self.x + self.v
+
+    patch.setattr(FedBCGD, "aggregate", twice)
+
+
+def eager_blocks(patch: Patch) -> None:
+    """FedBCGD's clients take steps ten times as long."""
+    gradient = Client.gradient
+    patch.setattr(FedBCGDClient, "gradient", lambda self, y, b: 10 * gradient(self, y, b))
+
+
+def memory_ascends(patch: Patch) -> None:
+    """GradMA's server takes ten steps the wrong way."""
+    project = Memory.project
+    patch.setattr(Memory, "project", lambda self, v: -10 * project(self, v))
+
+
+def memory_overshoots(patch: Patch) -> None:
+    """GradMA's server takes steps fifty times as long."""
+    project = Memory.project
+    patch.setattr(Memory, "project", lambda self, v: 50 * project(self, v))
+
+
+def memory_steps_twice(patch: Patch) -> None:
+    """GradMA's server steps twice along the same momentum."""
+    aggregate = GradMA.aggregate
+
+    def twice(self: GradMA, updates: Sequence[Update]) -> None:
+        aggregate(self, updates)
+        self.x = self.x - self.server_lr * self.m
+
+    patch.setattr(GradMA, "aggregate", twice)
+
+
+def eager_workers(patch: Patch) -> None:
+    """GradMA's workers take steps a hundred times as long."""
+    project = project_
+    patch.setattr(clients.gradma, "project_", lambda rows, scope: 100 * project(rows, scope))
+
+
 # Mistakes for each theorem, and the findings, by their place, that must turn to no.
 MISTAKES: dict[str, list[tuple[Mistake, set[int]]]] = {
     "fedcom-d4": [(steeper, {0}), (fedcom_ascends, {1}), (fedcom_ignores_server_lr, {2})],
@@ -150,6 +279,33 @@ MISTAKES: dict[str, list[tuple[Mistake, set[int]]]] = {
     "fedcomgate-e6": [(steeper, {0}), (fedcomgate_ascends, {1})],
     "fedcomgate-e9": [(steeper, {0, 1}), (fedcomgate_ascends, {2})],
     "fedcomgate-coarse": [(steeper, {0}), (drop_the_tracking, {1}), (never_damp, {2})],
+    "fedcom-tables": [
+        (fedcom_ascends, {0}),
+        (diana_ascends, {1, 2, 4, 5}),
+        (fedcomgate_ascends, {3}),
+    ],
+    "fedpaq-lemmas": [
+        (steeper, {0}),
+        (bias_the_quantizer, {1, 5}),
+        (fedpaq_ascends, {2, 6}),
+        (louder, {3, 4, 7, 8}),
+    ],
+    "fedcet-32": [(steeper, {0}), (fedcet_ascends, {1}), (flip_the_exchange, {2})],
+    "fedcet-44": [(steeper, {0}), (fedcet_ascends, {1}), (flip_the_exchange, {2})],
+    "gradma-lemmas": [
+        (steeper, {0}),
+        (memory_ascends, {1, 7}),
+        (memory_steps_twice, {2}),
+        (eager_workers, {3, 4}),
+        (memory_overshoots, {5, 6}),
+    ],
+    "fedbcgd-51": [
+        (steeper, {0}),
+        (blocks_ascend, {1}),
+        (blocks_step_twice, {2}),
+        (eager_blocks, {3}),
+    ],
+    "fedbcgd-102": [(steeper, {0}), (blocks_ascend, {1})],
 }
 CASES = [(name, *case) for name, cases in MISTAKES.items() for case in cases]
 
