@@ -299,16 +299,28 @@ def _title_legend(legend: Legend, lines: Sequence[_Line]) -> None:
         legend.set_title(about, prop=FontProperties(size="small"))
 
 
+def _legend_width(labels: Sequence[str], font: float) -> float:
+    """Return about how wide one column of a legend is, in inches."""
+    return (5.5 + 0.62 * max(map(len, labels))) * font / 72
+
+
 def _legend_below(figure: Figure, axes: Axes, lines: Sequence[_Line], font: float) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    width = (4.5 + 0.62 * max(map(len, labels))) * font / 72  # inches
+    font *= min(1, max(0.5, figure.get_figwidth() / _legend_width(labels, font)))  # long names
+    width = _legend_width(labels, font)
     count = max(1, min(len(labels), int(figure.get_figwidth() / width)))
     rows = -(-len(labels) // count)
     count = -(-len(labels) // rows)  # no row that is nearly empty
     needed = (rows + bool(_about_seeds(lines))) * 1.5 * font / 72
     figure.set_figheight(figure.get_figheight() + needed)
     legend = figure.legend(
-        handles, labels, loc="outside lower center", ncols=count, frameon=False, handlelength=2.8
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=count,
+        frameon=False,
+        handlelength=2.8,
+        fontsize=font,
     )
     _title_legend(legend, lines)
 

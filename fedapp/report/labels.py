@@ -10,7 +10,7 @@ from fedapp.errors import ConfigError
 from fedapp.names import display_name
 from fedapp.problems.kinds import KINDS, find_kind
 from fedapp.registry import ALGORITHMS
-from fedapp.report.runs import NOT_COMPARED, Group, Run
+from fedapp.report.runs import NOT_COMPARED, Group, Run, in_settings
 
 # Keys that only some values of another key read.
 ONLY_WITH = {
@@ -143,6 +143,8 @@ def _differs(key: str, runs: Sequence[Run]) -> bool:
 def what_varies(runs: Sequence[Run], among: Sequence[str] = ()) -> str:
     """Return the title of a panel: the keys in which its runs differ, in words; only some keys, if they are named."""
     keys = [key for key in differing_keys(runs) if key != "seed" and (not among or key in among)]
-    if "algorithm" in keys and not among:  # other algorithms have other settings
-        return "algorithm"
+    algorithms = {run.config.get("algorithm") for run in runs}
+    if "algorithm" in keys and (not among or len(algorithms) == len(in_settings(runs))):
+        return "algorithm"  # others have other settings
+    keys.sort(key=lambda key: key == "algorithm")
     return ", ".join(IN_WORDS.get(key, key) for key in keys[:3])

@@ -25,7 +25,7 @@ class RunCache:
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self.directories = directories
-        self._read: dict[Path, tuple[object, Run]] = {}
+        self._read: dict[Path, tuple[object, Run | None]] = {}  # None: damaged
 
     def load(self) -> list[Run]:
         """Return the runs as they are now; none while there are none yet."""
@@ -38,9 +38,12 @@ class RunCache:
         facts = [(directory / name).stat() for name in FILES]
         mark = [(fact.st_mtime_ns, fact.st_size, fact.st_ino) for fact in facts]
         before, run = self._read.get(directory, (None, None))
-        if run is None or before != mark:
+        if before != mark:
+            self._read[directory] = mark, None
             run = read_run(directory)
             self._read[directory] = mark, run
+        if run is None:  # `load_runs` has warned of it once, and leaves out what is not there
+            raise FileNotFoundError(directory)
         # A run ends without a change of its files.
         return replace(run, status=status_of(directory, run.config, run.rounds))
 

@@ -84,6 +84,16 @@ def test_tables_of_other_algorithms_and_compressors_are_not_compared() -> None:
     assert not is_read("quadratic.heterogeneity", one.config)
 
 
+def test_titles_name_the_algorithm_alone_if_every_curve_has_another() -> None:
+    paq = run("a", algorithm="fedpaq", lr=0.1, local_steps=5)
+    other = run("b", algorithm="fedpaq", lr=0.2, local_steps=2)
+    avg = run("c", lr=0.3, local_steps=1)
+    assert what_varies([paq, avg], ["algorithm", "local-steps"]) == "algorithm"
+    assert what_varies([paq, other, avg], ["algorithm", "local-steps"]) == (
+        "local steps per round, algorithm"
+    )
+
+
 def test_a_key_that_one_run_reads_does_not_differ() -> None:
     avg, prox = run("a"), run("b", algorithm="fedprox", **{"fedprox.mu": 0.5})
     assert differing_keys([avg, prox]) == ["algorithm"]

@@ -99,6 +99,16 @@ def test_width_and_font_size_are_as_asked_for(tmp_path: Path) -> None:
         assert re.search(rf"font(-size)?: {font}px", text.read_text())
 
 
+def test_long_names_stay_in_the_picture(tmp_path: Path) -> None:
+    long = [run(f"fedavg-{'x' * 45}-{k}", lr=k) for k in range(3)]
+    picture = tmp_path / "p.png"
+    draw_curves(long, ["rounds"], "test_accuracy", picture, Look(width=3.3))
+    with Image.open(picture) as drawn:
+        edge = drawn.convert("L").crop((0, drawn.height * 3 // 4, drawn.width, drawn.height))
+        assert min(edge.crop((0, 0, 2, edge.height)).getdata()) > 250
+        assert min(edge.crop((edge.width - 2, 0, edge.width, edge.height)).getdata()) > 250
+
+
 def test_pdf_has_truetype_fonts(tmp_path: Path) -> None:
     picture = tmp_path / "p.pdf"
     partition = partial(draw_partition, np.ones((2, 2), dtype=np.int64), "title")

@@ -164,6 +164,17 @@ def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert read == ["fedavg", "fedpaq", "scaffold", "fedpaq"]
 
 
+def test_a_damaged_run_is_left_out_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_three(tmp_path)
+    (tmp_path / "fedpaq" / "rounds.jsonl").write_text("nonsense\n")
+    cache = RunCache([tmp_path])
+    for _ in range(3):
+        assert [run.name for run in cache.load()] == ["fedavg", "scaffold"]
+    assert caplog.text.count("Left out") == 1
+
+
 def test_a_run_that_ends_without_a_word_is_no_longer_running(tmp_path: Path) -> None:
     write_run(tmp_path, "a", {"test_accuracy": [0.5]}, num_rounds=2)
     cache = RunCache([tmp_path])
