@@ -55,7 +55,7 @@ class Explanations:
         name, figures = strategy.algorithm.name, {}
         single = all(update.arrays for update in updates) and not strategy.known
         if single and name.startswith("fedbcgd"):
-            figures["client_drift"] = _mean_square(updates, "u")
+            figures["local_drift"] = _mean_square(updates, "u")
         if single and name in ("fedbcgd-plus", "scaffold"):
             figures["control_change"] = _mean_square(updates, "dc")
         if single and name == "fedcet":

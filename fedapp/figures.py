@@ -108,7 +108,7 @@ FIGURES = {
         Figure("uplink_gq", "G_q of compression", "lower", source="training"),
         Figure("tracking_sum", "|sum of tracking variables|", "lower", source="training"),
         Figure("consensus_error", better="lower", source="training"),
-        Figure("client_drift", better="lower", source="training"),
+        Figure("local_drift", better="lower", source="training"),
         Figure("control_change", "change of control variates", "lower", source="training"),
         Figure("control_age", "age of clients' states in rounds", "lower", source="training"),
         Figure(

@@ -104,7 +104,7 @@ def test_drift_and_control_variates_of_fedbcgd_are_those_that_were_sent() -> Non
     for record in run:
         drift = [(update["u"] ** 2).sum() for update in run.updates]
         change = [(update["dc"] ** 2).sum() for update in run.updates]
-        assert record["client_drift"] == pytest.approx(np.mean(drift))
+        assert record["local_drift"] == pytest.approx(np.mean(drift))
         assert record["control_change"] == pytest.approx(np.mean(change))
         clients = [update.client for update in run.updates]
         ages = [record["round"] - last[client] for client in clients if client in last]

@@ -1,0 +1,87 @@
+"""Documents that cannot go stale: every figure and table names what gave it, and a cheap cell of each is run again."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import evidence
+from benchmarks.evidence import Cell, Entry, digest_of, load_entries, measure
+
+DOCS = Path(__file__).parents[2] / "docs"
+ENTRIES = load_entries()
+WITH_CELLS = [entry for entry in ENTRIES if entry.cell]
+
+
+def section_of(entry: Entry) -> str:
+    """Return the text under an entry's heading, up to the next heading of the same or a higher level."""
+    text = (DOCS / entry.document).read_text()
+    found = re.search(rf"^(#+) {re.escape(entry.section)}$", text, re.M)
+    assert found, f"{entry.document} has no heading {entry.section!r}: correct docs/evidence.json"
+    rest = text[found.end() :]
+    following = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.M)
+    return rest[: following.start()] if following else rest
+
+
+def test_every_picture_in_the_documents_has_an_entry() -> None:
+    shown = {
+        picture.removeprefix("docs/")
+        for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
+        for picture in re.findall(r"!\[[^\]]*\]\(([^):]+\.(?:png|svg))\)", page.read_text())
+    }
+    listed = {picture for entry in ENTRIES for picture in entry.figures} | evidence.illustrations()
+    assert shown - listed == set(), (
+        "add them to docs/evidence.json with the command that draws them"
+    )
+    assert all((DOCS / picture).is_file() for picture in listed)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_an_entry_is_complete_and_its_sweep_file_is_unchanged(entry: Entry) -> None:
+    assert entry.command
+    assert entry.seeds
+    assert entry.machine
+    text = section_of(entry)
+    assert bool(entry.cell) != bool(entry.why_no_cell)
+    if entry.preset and entry.digest:
+        assert digest_of(entry.preset) == entry.digest, (
+            f"{entry.preset} has changed since {entry.document} was written: run it again, correct the document, and "
+            f"`python -m benchmarks.evidence --stamp {entry.name}`"
+        )
+    if entry.cell:
+        assert entry.commit
+        assert entry.digest or not entry.preset
+        assert entry.cell.shown in text
+        # The document rounds it, or has the mean over several seeds.
+        number = float(entry.cell.shown.split()[0])
+        assert number == pytest.approx(entry.cell.value / unit(entry.cell.shown), rel=0.02)
+
+
+def unit(shown: str) -> float:
+    """Return what one of the unit is that a document writes behind a number."""
+    return {"kB": 1e3, "MB": 1e6, "GB": 1e9}.get(shown.partition(" ")[2], 1.0)
+
+
+@pytest.mark.parametrize("entry", WITH_CELLS, ids=lambda entry: entry.name)
+def test_a_cell_of_the_document_comes_out_again(entry: Entry, tmp_path: Path) -> None:
+    value = measure(entry, tmp_path)
+    assert entry.cell
+    assert not evidence.differs(entry.cell, value), (
+        f"{entry.document}, {entry.section}: {entry.cell.take} {entry.cell.metric} is {value:.6g} now, and the document "
+        f"was written with {entry.cell.value:.6g}: run `{entry.command}` again and correct it"
+    )
+
+
+def test_another_rule_or_another_file_is_noticed(tmp_path: Path) -> None:
+    (entry,) = (entry for entry in ENTRIES if entry.name == "fedcom.md/exactness")
+    assert entry.cell
+    changed = replace(entry, cell=replace(entry.cell, keys=entry.cell.keys | {"local-steps": 5}))
+    assert evidence.differs(entry.cell, measure(changed, tmp_path))
+    assert evidence.differs(Cell("", "gap", "last", 0.5, "0.5"), float("nan"))
+    copy = tmp_path / "other.toml"
+    copy.write_text((DOCS.parent / entry.preset).read_text().replace("lr = 0.3", "lr = 0.31"))
+    assert digest_of(str(copy)) != digest_of(entry.preset)
+    copy = tmp_path / Path(entry.preset).name
+    copy.write_text("# a comment\n" + (DOCS.parent / entry.preset).read_text())
+    assert digest_of(str(copy)) == digest_of(entry.preset)
