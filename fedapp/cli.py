@@ -49,15 +49,18 @@ def run(
     presets: Presets = None,
     config: Assignments = None,
     engine: Annotated[
-        Engine,
-        typer.Option("--engine", help="where clients run: on Ray workers, or in this process"),
-    ] = Engine.RAY,
+        Engine | None,
+        typer.Option(
+            "--engine",
+            help="where clients run: on Ray workers, or in this process; default: what is faster for these runs",
+        ),
+    ] = None,
     workers: Annotated[
         int,
         typer.Option(
             "--workers",
             min=0,
-            help="Ray workers, 0: one for each CPU that Ray sees; inline: runs of a sweep at once",
+            help="number of Ray workers (this chooses Ray), 0: one for each CPU; inline: runs of a sweep at once",
         ),
     ] = 0,
     workers_per_gpu: Annotated[
@@ -99,7 +102,9 @@ def run(
     """
     from fedapp.runner import EngineChoice, Runner, run_command
 
-    chosen = EngineChoice(engine is Engine.INLINE, workers, address, workers_per_gpu)
+    for_ray = bool(workers or address or workers_per_gpu)
+    inline = engine is Engine.INLINE if engine or for_ray else None
+    chosen = EngineChoice(inline, workers, address, workers_per_gpu)
     code = run_command(
         lambda: Runner.read(presets or [], config or [], out, best_by, per or []),
         chosen,
@@ -107,6 +112,45 @@ def run(
         context.obj,
     )
     raise typer.Exit(code)
+
+
+@app.command()
+def check(
+    presets: Presets = None,
+    config: Assignments = None,
+    superlink: Annotated[
+        str,
+        typer.Option(
+            "--superlink",
+            metavar="NAME",
+            help="check the nodes of this SuperLink, as `flwr run` names it",
+        ),
+    ] = "",
+    app_directory: Annotated[
+        Path,
+        typer.Option(
+            "--app", metavar="DIR", help="the Flower app whose pyproject.toml declares the keys"
+        ),
+    ] = Path(),
+) -> None:
+    """Check presets, keys, data, model, memory and nodes, before `flwr run` submits a run or `fedapp run` starts it.
+
+    Prints one sentence for each problem. Exit code 0: no problem was found; 2: the config must be fixed first.
+    """
+    from fedapp.checking import check as check_runs
+    from fedapp.parallel import silence
+
+    with silence():
+        found = check_runs(presets or [], config or [], app_directory, superlink)
+    for problem in found.problems:
+        typer.echo(problem, err=True)
+    for note in dict.fromkeys(found.notes):
+        typer.echo(note)
+    if found.problems:
+        raise typer.Exit(2)
+    typer.echo(f"No problem found: {'; '.join(found.checked)}.")
+    if found.command:
+        typer.echo(f"Submit it with: {found.command}")
 
 
 def _complete_algorithm(incomplete: str) -> list[str]:
