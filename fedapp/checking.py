@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedapp import building, memory
 from fedapp.commandline import absolute_paths, flat_keys, read_overrides
@@ -28,7 +28,7 @@ from fedapp.manifest import results_dir, run_path
 from fedapp.names import one_line
 from fedapp.parsing import config_problems, parse_run_config
 from fedapp.problems import kind_of, make_problem, rehearse, subject
-from fedapp.problems.protocols import Start
+from fedapp.problems.protocols import FederatedProblem, Start
 from fedapp.registry import find_algorithm
 from fedapp.run_directory import existing_run
 from fedapp.sweeps import PlannedRun, read_runs
@@ -36,6 +36,7 @@ from fedapp.tables import Value
 from fedapp.trackers.log import find_trackers
 from fedapp.unused import warning
 
+T = TypeVar("T")
 NODES_TIMEOUT = 60.0  # seconds for a SuperLink to answer
 
 
@@ -48,10 +49,10 @@ class Findings:
     checked: list[str] = field(default_factory=list)
     command: str = ""  # that submits the run, if it is one that `flwr run` takes
 
-    def attempt(self, check: Callable[[], Any], where: str = "") -> Any:
-        """Return what a check returns; note what is wrong, once."""
+    def attempt(self, check: Callable[..., T], *arguments: Any, where: str = "") -> T | None:
+        """Return what a check returns; note what is wrong, once, and return None."""
         try:
-            return check()
+            return check(*arguments)
         except (ConfigError, RunError) as error:
             sentence = one_line(f"{where}{error}")
             if sentence not in self.problems:
@@ -64,13 +65,13 @@ def check(
 ) -> Findings:
     """Check the runs that presets and assignments give, for the Flower app in a directory, if there is one."""
     findings = Findings()
-    declared = findings.attempt(lambda: _declared(app / "pyproject.toml")) or {}
+    declared = findings.attempt(_declared, app / "pyproject.toml") or {}
     overrides: dict[str, Value] = {}
     for text in assignments:
-        overrides |= findings.attempt(lambda text=text: read_overrides([], [text])) or {}
+        overrides |= findings.attempt(read_overrides, [], [text]) or {}
     runs: list[PlannedRun] = []
     for preset in presets:
-        runs += findings.attempt(lambda preset=preset: read_runs(preset)) or []
+        runs += findings.attempt(read_runs, preset) or []
     if not presets:
         runs = [PlannedRun("", {})]
     configs: list[RunConfig] = []
@@ -92,7 +93,7 @@ def check(
     if superlink and _is_simulation(superlink):
         findings.notes.append(f"{superlink} is a simulation: its nodes start with the run.")
     elif superlink:
-        nodes = findings.attempt(lambda: online_nodes(superlink))
+        nodes = findings.attempt(online_nodes, superlink)
         if nodes is not None:
             findings.problems += node_problems(nodes, configs, superlink)
             findings.checked.append(f"{len(nodes)} nodes of {superlink}")
@@ -129,29 +130,28 @@ def _check_run(
     config: RunConfig, where: str, is_swept: bool, findings: Findings, remote: str
 ) -> None:
     """Check one run: that its parts fit together, its data, its memory, and where it writes."""
-    if findings.attempt(lambda: find_algorithm(config.algorithm), where) is None:
+    if findings.attempt(find_algorithm, config.algorithm, where=where) is None:
         return
-    findings.attempt(lambda: find_trackers(config), where)
+    findings.attempt(find_trackers, config, where=where)
     for key, place in (("results-dir", results_dir(config)), ("state-dir", config.state_dir)):
         if place and not remote:
-            findings.attempt(lambda k=key, p=place: _demand_writable(k, Path(p)), where)
+            findings.attempt(_demand_writable, key, Path(place), where=where)
     if not is_swept and not remote:
-        findings.attempt(lambda: _demand_free_name(config), where)
-    if findings.attempt(lambda: kind_of(config), where) is None:
+        findings.attempt(_demand_free_name, config, where=where)
+    if findings.attempt(kind_of, config, where=where) is None:
         return
     away = remote and config.data_dir and not Path(config.data_dir).exists()
     if away or not config.server_data:
         findings.notes.append("The data are not on this machine, and were not checked.")
         return
     # The outline has the model's size, but not the model: one that does not fit must not be built.
-    outline = findings.attempt(lambda: kind_of(config).outline(config), where)
-    if outline is None or not findings.attempt(lambda: _demand_memory(config, outline), where):
+    outline = findings.attempt(kind_of(config).outline, config, where=where)
+    if outline is None or not findings.attempt(_fits_memory, config, outline, where=where):
         return
-    problem = findings.attempt(lambda: make_problem(config), where)
+    problem = findings.attempt(make_problem, config, where=where)
     if problem is None:
         return
-    if findings.attempt(lambda: rehearse(config, problem) or True, where):
-        findings.attempt(lambda: building.check(config, problem), where)
+    findings.attempt(_fits_problem, config, problem, where=where)
     size = sum(part.nbytes for part in memory.parts(config, problem, 1))
     text = (
         f"{subject(config)} with {config.model if kind_of(config).uses_model else kind_of(config).name} "
@@ -161,7 +161,13 @@ def _check_run(
         findings.checked.append(text)
 
 
-def _demand_memory(config: RunConfig, outline: Start) -> bool:
+def _fits_problem(config: RunConfig, problem: FederatedProblem) -> None:
+    """Raise ConfigError if a client's data cannot be loaded, or do not go with the model and the algorithm."""
+    rehearse(config, problem)
+    building.check(config, problem)
+
+
+def _fits_memory(config: RunConfig, outline: Start) -> bool:
     """Raise ConfigError if a run on one process does not fit into this machine's memory."""
     on_disk = bool(config.state_dir or config.checkpoint_every)
     memory.check(config, outline, 1, InlineGrid.adds_up, states=not on_disk)

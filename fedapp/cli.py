@@ -60,6 +60,7 @@ def run(
         typer.Option(
             "--workers",
             min=0,
+            metavar="N",
             help="number of Ray workers (this chooses Ray), 0: one for each CPU; inline: runs of a sweep at once",
         ),
     ] = 0,
@@ -68,6 +69,7 @@ def run(
         typer.Option(
             "--workers-per-gpu",
             min=0,
+            metavar="N",
             help='Ray workers that share a GPU, with device = "auto" or "cuda"; 0: one',
         ),
     ] = 0,
@@ -75,17 +77,21 @@ def run(
         str, typer.Option("--address", help="a Ray cluster to join; default: start Ray here")
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="check the runs, and show what they would cost")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="check the runs and show how many bytes they would send, without running them",
+        ),
     ] = False,
     best_by: Annotated[
-        str, typer.Option("--best-by", metavar="METRIC", help="what --per chooses by")
+        str, typer.Option("--best-by", metavar="METRIC", help="the metric that --per chooses by")
     ] = "test_accuracy",
     per: Annotated[
         list[str] | None,
         typer.Option(
             "--per",
             metavar="KEY",
-            help="of a sweep's runs, show at the end only the best for each value of this key; may be repeated",
+            help="at the end of a sweep, show only the best run for each value of this key; may be repeated",
             autocompletion=complete_key,
         ),
     ] = None,
@@ -97,8 +103,10 @@ def run(
 
     Each preset is one run, or several if it has a table `sweep`. Runs of a sweep that are complete already are skipped.
 
-    Exit code 0: all went well; 1: a run could not finish, or its directory holds a run with another config;
-    2: the config is invalid; 130: interrupted.
+    Ctrl-C ends a run after its round, saves a checkpoint, and prints the command that continues it.
+
+    Exit code 0: all runs ended well; 1: a run could not finish, or its directory holds a run with another config; 2: the
+    config is invalid; 130: interrupted.
     """
     from fedapp.runner import EngineChoice, Runner, run_command
 

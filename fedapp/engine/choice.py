@@ -18,7 +18,7 @@ SLOW = 1.0  # seconds of a step after which it is not timed a second time
 
 
 def inline_is_faster(seconds: float, workers: int) -> bool:
-    """Tell whether so many seconds of training are over sooner in one process than on workers that must be started."""
+    """Tell whether N seconds of training end sooner in one process than on workers that must be started first."""
     return seconds * (workers - 1) <= RAY_START * workers
 
 
