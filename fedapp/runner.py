@@ -305,7 +305,7 @@ def _run_in_turn(
 ) -> None:
     """Run one after the other on one engine."""
     from fedapp import server_app
-    from fedapp.progress import skip_reason
+    from fedapp.progress import last_record, skip_reason
     from fedapp.run_directory import set_partial_aside
 
     spent, ended = 0.0, 0
@@ -327,7 +327,7 @@ def _run_in_turn(
                 server_app.run(make_grid(config), config)
                 tally.ran.append(config.run_name)
                 if label:
-                    print(f"{label}run, in {human_time(time.monotonic() - started)}")
+                    print(f"{label}run, {last_record(config).get('round', 0)} rounds")
             except RunInterruptedError as interrupt:
                 raise interrupt.of(plan.preset) from None
             except (ConfigError, RunError) as error:  # the other runs go on
