@@ -1,7 +1,7 @@
 """Which engine is faster for some runs, if nobody names one: in this process, or on Ray workers.
 
 Ray takes `RAY_START` seconds to start and end, and W workers divide the time of training by W at best. So runs are inline if
-their training, estimated from one timed local step, takes less than `RAY_START` W / (W - 1) seconds. Both engines give
+their training, estimated from a timed local step, takes less than `RAY_START` W / (W - 1) seconds. Both engines give
 the same bits.
 """
 
@@ -14,7 +14,8 @@ from fedapp.problems.protocols import FederatedProblem
 from fedapp.randomness import generator
 
 RAY_START = 11.0  # seconds; see docs/engines.md
-SLOW = 1.0  # seconds of a step after which it is not timed a second time
+STEPS = 5  # that are timed at most
+LONG = 1.0  # seconds after which no other step is timed
 
 
 def inline_is_faster(seconds: float, workers: int) -> bool:
@@ -35,22 +36,22 @@ def seconds_of_training(configs: Sequence[RunConfig], problem: FederatedProblem)
 
 
 def seconds_of_step(config: RunConfig, problem: FederatedProblem) -> float:
-    """Time a client's mini-batch gradient: the second one, for the first also prepares things."""
+    """Time a few of a client's mini-batch gradients; return the shortest, for the first ones prepare things, too."""
     import torch
 
     objective = problem.objective(0)
     before = objective.buffers.clone()
     x = torch.tensor(problem.initial()[0], device=objective.buffers.device)
-    work = LocalWork(2, 0, config.batch_size)
-    seconds = 0.0
+    work = LocalWork(STEPS, 0, config.batch_size)
+    seconds: list[float] = []
     for batch in objective.batches(work, generator(config.seed, "timing")):
         started = time.perf_counter()
         objective.loss_gradient(x, batch)
-        seconds = time.perf_counter() - started
-        if seconds > SLOW:
+        seconds.append(time.perf_counter() - started)
+        if sum(seconds) > LONG:
             break
     objective.buffers.copy_(before)
-    return seconds
+    return min(seconds, default=0.0)
 
 
 def workers_here(device: str) -> int:
