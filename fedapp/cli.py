@@ -49,15 +49,19 @@ def run(
     presets: Presets = None,
     config: Assignments = None,
     engine: Annotated[
-        Engine,
-        typer.Option("--engine", help="where clients run: on Ray workers, or in this process"),
-    ] = Engine.RAY,
+        Engine | None,
+        typer.Option(
+            "--engine",
+            help="where clients run: on Ray workers, or in this process; default: what is faster for these runs",
+        ),
+    ] = None,
     workers: Annotated[
         int,
         typer.Option(
             "--workers",
             min=0,
-            help="Ray workers, 0: one for each CPU that Ray sees; inline: runs of a sweep at once",
+            metavar="N",
+            help="number of Ray workers (this chooses Ray), 0: one for each CPU; inline: runs of a sweep at once",
         ),
     ] = 0,
     workers_per_gpu: Annotated[
@@ -65,6 +69,7 @@ def run(
         typer.Option(
             "--workers-per-gpu",
             min=0,
+            metavar="N",
             help='Ray workers that share a GPU, with device = "auto" or "cuda"; 0: one',
         ),
     ] = 0,
@@ -72,17 +77,21 @@ def run(
         str, typer.Option("--address", help="a Ray cluster to join; default: start Ray here")
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="check the runs, and show what they would cost")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="check the runs and show how many bytes they would send, without running them",
+        ),
     ] = False,
     best_by: Annotated[
-        str, typer.Option("--best-by", metavar="METRIC", help="what --per chooses by")
+        str, typer.Option("--best-by", metavar="METRIC", help="the metric that --per chooses by")
     ] = "test_accuracy",
     per: Annotated[
         list[str] | None,
         typer.Option(
             "--per",
             metavar="KEY",
-            help="of a sweep's runs, show at the end only the best for each value of this key; may be repeated",
+            help="at the end of a sweep, show only the best run for each value of this key; may be repeated",
             autocompletion=complete_key,
         ),
     ] = None,
@@ -94,12 +103,16 @@ def run(
 
     Each preset is one run, or several if it has a table `sweep`. Runs of a sweep that are complete already are skipped.
 
-    Exit code 0: all went well; 1: a run could not finish, or its directory holds a run with another config;
-    2: the config is invalid; 130: interrupted.
+    Ctrl-C ends a run after its round, saves a checkpoint, and prints the command that continues it.
+
+    Exit code 0: all runs ended well; 1: a run could not finish, or its directory holds a run with another config; 2: the
+    config is invalid; 130: interrupted.
     """
     from fedapp.runner import EngineChoice, Runner, run_command
 
-    chosen = EngineChoice(engine is Engine.INLINE, workers, address, workers_per_gpu)
+    for_ray = bool(workers or address or workers_per_gpu)
+    inline = engine is Engine.INLINE if engine or for_ray else None
+    chosen = EngineChoice(inline, workers, address, workers_per_gpu)
     code = run_command(
         lambda: Runner.read(presets or [], config or [], out, best_by, per or []),
         chosen,
@@ -107,6 +120,45 @@ def run(
         context.obj,
     )
     raise typer.Exit(code)
+
+
+@app.command()
+def check(
+    presets: Presets = None,
+    config: Assignments = None,
+    superlink: Annotated[
+        str,
+        typer.Option(
+            "--superlink",
+            metavar="NAME",
+            help="check the nodes of this SuperLink, as `flwr run` names it",
+        ),
+    ] = "",
+    app_directory: Annotated[
+        Path,
+        typer.Option(
+            "--app", metavar="DIR", help="the Flower app whose pyproject.toml declares the keys"
+        ),
+    ] = Path(),
+) -> None:
+    """Check presets, keys, data, model, memory and nodes, before `flwr run` submits a run or `fedapp run` starts it.
+
+    Prints one sentence for each problem. Exit code 0: no problem was found; 2: the config must be fixed first.
+    """
+    from fedapp.checking import check as check_runs
+    from fedapp.parallel import silence
+
+    with silence():
+        found = check_runs(presets or [], config or [], app_directory, superlink)
+    for problem in found.problems:
+        typer.echo(problem, err=True)
+    for note in dict.fromkeys(found.notes):
+        typer.echo(note)
+    if found.problems:
+        raise typer.Exit(2)
+    typer.echo(f"No problem found: {'; '.join(found.checked)}.")
+    if found.command:
+        typer.echo(f"Submit it with: {found.command}")
 
 
 def _complete_algorithm(incomplete: str) -> list[str]:

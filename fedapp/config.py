@@ -149,7 +149,7 @@ class OptimizerKeys(Table):
     )
     state: Literal["reset", "keep"] = Field(
         "reset",
-        description='momentum and adam begin every round anew: "reset"; or each client keeps its own until its next round: "keep"',
+        description='state of momentum and adam: "reset": zero at the start of every round; "keep": each client keeps it until its next round',
     )
 
 
@@ -374,7 +374,7 @@ class RunConfig(Table):
     )
     eval_train: bool = Field(
         False,
-        description="evaluate on all the clients' training samples too: the figure `objective`",
+        description="evaluate on all clients' training samples too: the metric `objective`",
     )
     target_accuracy: float = Field(
         0.0,
@@ -392,7 +392,7 @@ class RunConfig(Table):
     )
     tracker: str = Field(
         "",
-        description='where to log config, figures, model and report too: "wandb", "mlflow", "tensorboard", or several separated by spaces; each needs the extra of its name',
+        description='where to log config, metrics, model and report too: "wandb", "mlflow", "tensorboard", or several separated by spaces; each needs the extra of its name',
     )
     tensorboard: bool = Field(False, description='the same as tracker = "tensorboard"')
     state_dir: str = Field(
@@ -426,7 +426,7 @@ class RunConfig(Table):
     )
     require_all_clients: Literal["auto", "yes", "no"] = Field(
         "auto",
-        description='a node for every client before round 1: "yes", or the run ends after node-timeout; "no": begin without the others after a minute; "auto": "yes" if a node has data of its own',
+        description='a node for every client before round 1: "yes", or the run ends after node-timeout; "no": begin without the others after a minute; "auto": "yes" if a node has its own data',
     )
     node_partitions: str = Field(
         "",

@@ -49,7 +49,7 @@ class RunConsole(Observer):
         )
         self.task = self.progress.add_task(config.algorithm, total=config.num_rounds, latest="")
         self.rounds = 0
-        self.best: dict[str, tuple[float, float]] = {}  # figure -> its best, and its last
+        self.best: dict[str, tuple[float, float]] = {}  # metric -> its best, and its last
         self.totals = dict.fromkeys(TOTALS, 0)
         self.seconds = 0.0  # of the rounds, as they are recorded
 
@@ -165,7 +165,7 @@ def _shown() -> list[Figure]:
 
 
 def _figures(record: Record) -> list[str]:
-    """Write a round's figures, the most telling first; say so if it was not evaluated."""
+    """Write a round's metrics, the main one first, or that it was not evaluated."""
     known = [figure for figure in _shown() if record.get(figure.name) is not None]
     shown = [f"{figure.label} {figure.text(record[figure.name])}" for figure in known]
     if not any(figure.source == "evaluation" for figure in known):

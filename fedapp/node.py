@@ -28,6 +28,7 @@ from fedapp.frozen import FrozenStore, LacksFrozenError, bring_up_to_date
 from fedapp.hosting import hosted_clients
 from fedapp.models.keys import VitKeys
 from fedapp.models.outside import seeded
+from fedapp.node_config import data_dir_of
 from fedapp.parsing import parse_run_config
 from fedapp.privacy import budget, node_privacy
 from fedapp.problems import make_problem, rehearse
@@ -81,7 +82,7 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
     A node whose data are a part of what the server knows loads them only if the server asks for it.
     """
     asked = wire.wants_facts(check)
-    report = Report(hosted, own_data=bool(context.node_config.get("data-dir")))
+    report = Report(hosted, own_data=bool(data_dir_of(context.node_config)))
     if not report.own_data and not check.get("shared-data"):
         return report
     try:
@@ -238,7 +239,7 @@ def _check_facts(
     context: Context, config: RunConfig, problem: FederatedProblem, facts: Facts | None
 ) -> None:
     """Raise ConfigError if a node without data of its own would train with other facts than the others."""
-    if config.server_data or context.node_config.get("data-dir") or facts in (None, problem.facts):
+    if config.server_data or data_dir_of(context.node_config) or facts in (None, problem.facts):
         return
     raise ConfigError(
         f"The run's facts are {facts}, and those of dataset = {config.dataset!r} are {problem.facts}: take facts out of the "
@@ -261,14 +262,14 @@ def _shard(
     context: Context, hosted: range, facts: Facts | None, to_agree: bool = False
 ) -> Shard | None:
     """Return this node's own data, if it has some; without facts only if they are still to be agreed on."""
-    directory = context.node_config.get("data-dir")
+    directory = data_dir_of(context.node_config)
     if not directory:
         return None
     if not facts and not to_agree:
         raise ConfigError(
             "This run has no images, and this node has data of its own: take data-dir out of its config."
         )
-    return Shard(str(directory), hosted, facts)
+    return Shard(directory, hosted, facts)
 
 
 def _store(config: RunConfig, context: Context, invitation: Invitation) -> StateStore:

@@ -17,7 +17,7 @@ from fedapp.errors import ConfigError
 from fedapp.keys import read_assignments
 from fedapp.problems.kinds import KINDS
 from fedapp.registry import ALGORITHMS, find_algorithm
-from fedapp.tables import Table, Value, sentence
+from fedapp.tables import Table, Value, sentence, sentences
 
 # TOML has no key that is a text and a table at once, so these belong to a table of another name.
 OTHER_NAMES = {"downlink.kappa": "grid.kappa", "downlink.keep": "grid.keep"}
@@ -64,6 +64,31 @@ def _config_type(outside: tuple[tuple[str, str, type[Table]], ...]) -> type[RunC
 
 def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
     """Check a flat run config; whatever is wrong becomes one sentence."""
+    kind, nested = _prepared(values)
+    try:
+        config = kind.model_validate(nested)
+    except ValidationError as invalid:
+        raise ConfigError(sentence(invalid, model=kind)) from None
+    if config.compressor:
+        compressor_type(config.compressor)
+    return config
+
+
+def config_problems(values: Mapping[str, Value]) -> list[str]:
+    """Return a sentence for each thing that is wrong with a flat run config."""
+    try:
+        kind, nested = _prepared(values)
+        kind.model_validate(nested)
+        parse_run_config(values)
+    except ValidationError as invalid:
+        return sentences(invalid, model=kind)
+    except ConfigError as error:
+        return [str(error)]
+    return []
+
+
+def _prepared(values: Mapping[str, Value]) -> tuple[type[RunConfig], dict[str, Any]]:
+    """Return the type of a run config, and its values in tables, with the keys that `options` carries."""
     carried = _carried(values.get("options", ""))
     for key in carried.keys() & values.keys():
         if carried[key] != values[key]:
@@ -74,14 +99,9 @@ def parse_run_config(values: Mapping[str, Value]) -> RunConfig:
     named = (values.get(key, "") for key in ("algorithm", "compressor"))
     kind = config_type(*(name if isinstance(name, str) else "" for name in named))
     try:
-        config = kind.model_validate(unflatten_dict(values))
-    except ValidationError as invalid:
-        raise ConfigError(sentence(invalid, model=kind)) from None
+        return kind, unflatten_dict(values)
     except TypeError:  # one key is a value and a table at once
         raise ConfigError("A config key is given both a value and keys of its own.") from None
-    if config.compressor:
-        compressor_type(config.compressor)
-    return config
 
 
 def _carried(options: Value) -> dict[str, Value]:

@@ -90,7 +90,7 @@ def _train(
         if aggregated is not None:
             return aggregated, dict(metrics) | spent
         log.warning(
-            "Round %d is too thin: %d of %d clients gave an update, %d are needed",
+            "Round %d has too few updates: %d of %d clients sent one, %d are needed",
             round_,
             metrics["clients"],
             config.clients_per_round,

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
@@ -34,15 +34,20 @@ from fedapp.sweeps import PlannedRun, read_runs
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
+    from fedapp.problems.protocols import FederatedProblem
+
 log = logging.getLogger("flwr")
 WORK_KNOWN = 2**16  # clients whose work is remembered
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """Where clients run: in this process (inline), or on `workers` Ray workers (0: one for each CPU)."""
+    """Where clients run: in this process (inline), or on `workers` Ray workers (0: one for each CPU).
 
-    inline: bool
+    `inline` is None if whichever is faster is to be chosen.
+    """
+
+    inline: bool | None
     workers: int
     address: str  # of a Ray cluster; empty: start Ray here
     workers_per_gpu: int = 0  # 0: one, if the runs use GPUs
@@ -80,6 +85,23 @@ class EngineChoice:
             if share := workers.placement.gpu_share:
                 print(f"{len(workers.actors)} workers, each with {share:.3g} of a GPU")
             yield ray_grid
+
+    def decided(
+        self, configs: Sequence[RunConfig], problem: "FederatedProblem | None"
+    ) -> "EngineChoice":
+        """Return the choice for these runs, the first of which has this problem; with None, the server has no data."""
+        from fedapp.engine.choice import inline_is_faster, seconds_of_training, workers_here
+
+        if self.inline is not None:
+            return self
+        if problem is None or not configs:
+            return replace(self, inline=problem is not None)
+        seconds = seconds_of_training(configs, problem)
+        inline = inline_is_faster(seconds, workers_here(configs[0].device))
+        print(
+            f"Engine: {'inline' if inline else 'ray'}, for about {human_time(seconds)} of training in one process"
+        )
+        return replace(self, inline=inline)
 
     def __post_init__(self) -> None:
         """Raise ConfigError if GPUs are to be shared without Ray, which deals them."""
@@ -153,8 +175,11 @@ class Runner:
         if not left:
             return tally
         # What is wrong with the data is told before an engine starts.
-        if left[0][1].server_data:
-            rehearse(left[0][1], make_problem(left[0][1]))
+        problem = make_problem(left[0][1]) if left[0][1].server_data else None
+        if problem:
+            rehearse(left[0][1], problem)
+        todo = [config for plan, config in left if not (plan.name and _is_skipped(config))]
+        engine = engine.decided(todo, problem)
         several = engine.inline and engine.workers > 1
         # Other processes cannot import what was given as a Python object.
         objects = any(given_for(config.flat().values()) for _, config in left)
@@ -280,7 +305,7 @@ def _run_in_turn(
 ) -> None:
     """Run one after the other on one engine."""
     from fedapp import server_app
-    from fedapp.progress import skip_reason
+    from fedapp.progress import last_record, skip_reason
     from fedapp.run_directory import set_partial_aside
 
     spent, ended = 0.0, 0
@@ -302,7 +327,7 @@ def _run_in_turn(
                 server_app.run(make_grid(config), config)
                 tally.ran.append(config.run_name)
                 if label:
-                    print(f"{label}run, in {human_time(time.monotonic() - started)}")
+                    print(f"{label}run, {last_record(config).get('round', 0)} rounds")
             except RunInterruptedError as interrupt:
                 raise interrupt.of(plan.preset) from None
             except (ConfigError, RunError) as error:  # the other runs go on

@@ -21,6 +21,7 @@ from fedapp.evaluation import demand_held_out
 from fedapp.files import writable_directory
 from fedapp.grids import is_deployed
 from fedapp.interruption import Interruption
+from fedapp.node_config import data_dir_of
 from fedapp.observers import Observer, ResultsWriter
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem, rehearse
@@ -139,7 +140,7 @@ def _check_places(grid: Grid, config: RunConfig, problem: FederatedProblem) -> N
     """Report what the config asks for and is not there, before the run has a directory."""
     if not is_deployed(grid):  # the nodes are on this machine
         contexts = grid.contexts.values() if isinstance(grid, InlineGrid) else ()
-        demand_held_out(config, any("data-dir" in context.node_config for context in contexts))
+        demand_held_out(config, any(data_dir_of(context.node_config) for context in contexts))
         if config.server_data:  # and have no data but these
             rehearse(config, problem)
         if config.state_dir:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 def make_console(**options: Any) -> "Console":
     """Return a console that prints plain lines in a notebook.
 
-    There rich would make an output of its own of every line, and a progress bar would be a stream of escape codes.
+    In a notebook, rich makes every line a separate output, and a progress bar a stream of escape codes.
     """
     from rich.console import Console
 

@@ -38,10 +38,10 @@ class Signalled(InlineGrid):
         return super().send_and_receive(messages, timeout=timeout)
 
 
-def run(results: Path, signals: list[int] | None = None, **keys: Value) -> Path:
+def run(results: Path, signals: list[int], **keys: Value) -> Path:
     values = KEYS | {"results-dir": str(results)} | keys
     config = parse_run_config({key.replace("_", "-"): value for key, value in values.items()})
-    grid = Signalled(client_app.app, config.flat(), round_=3, signals=signals or [])
+    grid = Signalled(client_app.app, config.flat(), round_=3, signals=signals)
     return server_app.run(grid, config).path
 
 
@@ -69,8 +69,8 @@ def test_an_interrupted_run_continues_to_the_same_bits(
     directory = interrupt.value.directory
     assert len(read_rounds(directory)) == 3
     assert (directory / "model.safetensors").is_file()
-    run(tmp_path / "one", **keys, resume=str(directory))
-    other = run(tmp_path / "other", **keys)
+    run(tmp_path / "one", [], **keys, resume=str(directory))
+    other = run(tmp_path / "other", [], **keys)
     ours, theirs = (
         [r | {"wall_seconds": 0, "check": ""} for r in read_rounds(path)]
         for path in (directory, other)

@@ -34,6 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.files import writable_directory, write_text
+from fedapp.node_config import data_dir_of
 from fedapp.privacy.accounting import gaussian_epsilon
 from fedapp.tables import Value
 
@@ -262,7 +263,8 @@ def division_of(config: RunConfig, node_config: Mapping[str, Value]) -> str:
     keys = [flat[key] for key in DIVIDED_BY]
     if drawn := config.samples_per_client:  # older ledgers do not know the key
         keys.append(drawn)
-    keys += [node_config.get(key, "") for key in ("data-dir", "partition-id", "num-partitions")]
+    keys.append(data_dir_of(node_config))
+    keys += [node_config.get(key, "") for key in ("partition-id", "num-partitions")]
     return hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:16]
 
 

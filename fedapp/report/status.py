@@ -33,7 +33,7 @@ class Status:
 
     @property
     def complete(self) -> bool:
-        """Whether the run's figures are those that its config asks for."""
+        """Whether the run has all the rounds that its config asks for."""
         return self.state is State.COMPLETE
 
     @property

@@ -1,4 +1,4 @@
-"""The live view of a run in the terminal: how far it is, its latest figures, its curves.
+"""The live view of a run in the terminal: how far it is, its latest metrics, its curves.
 
 All of it comes from the run's directory: the run itself goes on in another process, or is over.
 """
@@ -112,17 +112,19 @@ class WatchedRun:
                 self._seen, self.written = seen, status.st_mtime
             elif not self.ended:
                 self.status = status_of(self.directory, self.config, self.rounds)
-        except FileNotFoundError:  # it was removed, perhaps to begin anew, or it is not whole yet
+        except (
+            FileNotFoundError
+        ):  # it was removed, perhaps to start again, or it is not complete yet
             return
         self.ended = closed or self.status.state in (State.COMPLETE, State.DIVERGED)
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
-        """Return the rounds that have a figure, and the figure in each."""
+        """Return the rounds that have a metric, and its value in each."""
         known = [record for record in self.rounds if record.get(name) is not None]
         return [record["round"] for record in known], [record[name] for record in known]
 
     def total(self, name: str) -> float:
-        """Return a figure's sum over the rounds."""
+        """Return the sum of a metric over the rounds."""
         return sum(self.series(name)[1])
 
     def seconds_left(self) -> float:
@@ -226,7 +228,7 @@ def _state(run: WatchedRun) -> Text:
 
 
 def _figures(run: WatchedRun, width: int) -> Panel:
-    """Lay out the latest and the best figures, beside or above what was sent."""
+    """Lay out the latest and the best metrics, beside or above what was sent."""
     learnt, sent = _learnt(run), _sent(run)
     if width >= SIDE_BY_SIDE:
         both = Table.grid(padding=(0, 2))
@@ -238,13 +240,13 @@ def _figures(run: WatchedRun, width: int) -> Panel:
 
 
 def _figures_with_values(run: WatchedRun, source: str) -> list[Figure]:
-    """Return the figures that a run has; of the many of clients' evaluations, those that the console shows."""
+    """Return the metrics that a run has; of the clients' evaluations, only those that the console shows."""
     found = [figure for figure in figures_of(source) if run.series(figure.name)[1]]
     return [figure for figure in found if figure.in_console or not is_of_clients(figure.name)]
 
 
 def _learnt(run: WatchedRun) -> Table:
-    """List each figure's last and best value, and their rounds."""
+    """List each metric's last and best value, and their rounds."""
     table = _table("", "last", "round", "best", "round")
     every = int(run.config.get("eval-every", 1))
     evaluated = run.round if run.round == run.num_rounds else run.round - run.round % every
@@ -299,7 +301,7 @@ def _table(*titles: str) -> Table:
 
 
 def _curves(run: WatchedRun, width: int, height: int) -> list[RenderableType]:
-    """Draw the run's most telling figure and its training's in a number of lines, or what of it fits."""
+    """Draw the main metric of the run and that of its training in a number of lines, or what fits of them."""
     trained = _figures_with_values(run, "training")
     drawn = _figures_with_values(run, "evaluation")[:1] + trained[:1]
     if len(drawn) == 2 and width >= SIDE_BY_SIDE:
@@ -315,7 +317,7 @@ def _curves(run: WatchedRun, width: int, height: int) -> list[RenderableType]:
 
 
 def _curve(run: WatchedRun, figure: Figure, width: int, height: int) -> Panel:
-    """Draw one figure against the rounds, with its range and theirs."""
+    """Draw one metric over the rounds, with the ranges of both."""
     rounds, values = run.series(figure.name)
     low, high = min(values), max(values)
     log = figure.unit != "fraction" and low > 0 and high / low > LOG_FROM
@@ -370,6 +372,6 @@ def _scaled(values: Sequence[float]) -> list[float]:
 
 
 def _number(figure: Figure, value: float) -> str:
-    """Write a figure in at most eight characters, or nine with a minus."""
+    """Write a value in at most eight characters, or nine with a minus."""
     short = figure.text(value)
     return f"{value:.2e}" if "e" in short or len(short) > 8 else short

@@ -12,6 +12,7 @@ from fedapp import client_app, server_app
 from fedapp.data import Shard, load_images, load_shard
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
+from fedapp.node_config import data_dir_of
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.tables import Value
@@ -34,6 +35,8 @@ def model(directory: Path) -> bytes:
 def test_own_data_give_the_same_bits_as_the_same_parts_of_a_shared_set(tmp_path: Path) -> None:
     places = write_shards(tmp_path)
     own = run(tmp_path, [{"data-dir": place} for place in places])
+    alias = run(tmp_path, [{"data-path": place} for place in places])
+    assert model(alias) == model(own)
     shared = run(tmp_path, [{}, {}, {}])
     mixed = run(tmp_path, [{"data-dir": places[0]}, {}, {"data-dir": places[2]}])
     assert model(own) == model(shared) == model(mixed)
@@ -53,6 +56,14 @@ def test_a_compressed_downlink_brings_nodes_with_their_own_data_the_same_model(
     sent, whole = ([r["downlink_bytes"] for r in read_rounds(d)] for d in (own, plain))
     assert sent == [r["downlink_bytes"] for r in read_rounds(shared)]
     assert sent[-1] < whole[-1] / 2  # differences, once the nodes have a model
+
+
+def test_data_path_is_another_name_of_data_dir() -> None:
+    assert data_dir_of({}) == data_dir_of({"data-path": ""}) == ""
+    assert data_dir_of({"data-path": "/a"}) == data_dir_of({"data-dir": "/a"}) == "/a"
+    assert data_dir_of({"data-path": "/a", "data-dir": "/a"}) == "/a"
+    with pytest.raises(ConfigError, match="leave one out"):
+        data_dir_of({"data-path": "/a", "data-dir": "/b"})
 
 
 def test_the_server_needs_nothing_to_train_on(tmp_path: Path) -> None:
