@@ -259,6 +259,24 @@ def show_config(
     Console(width=None if sys.stdout.isatty() else 160).print(shown)
 
 
+@app.command()
+def certify(
+    presets: Presets = None,
+    config: Assignments = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of text")] = False,
+) -> None:
+    """Say which of the papers' theorems covers a run: constants of its problem, and which inequality fails by what factor.
+
+    Constants are exact for quadratics, and estimates otherwise. The largest lr, server-lr and tau that a theorem admits
+    are those with the other keys as they are.
+    """
+    from fedapp.theory.certify import as_json as in_json
+    from fedapp.theory.certify import as_text, certificate
+
+    found = certificate(read_config(presets or [], config or []))
+    typer.echo(in_json(found) if as_json else as_text(found))
+
+
 for command in (
     commands.partition,
     commands.similarity,

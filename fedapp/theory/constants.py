@@ -12,7 +12,6 @@ from fedapp.theory.hypotheses import Setting
 from fedapp.theory.played import quadratic_of
 from strategies.fedbcgd import Options as BlockOptions
 from strategies.fedcet import Options as CetOptions
-from strategies.fedcet import exchange_gain
 from strategies.gradma import Options as MemoryOptions
 
 
@@ -24,7 +23,7 @@ def numbers_of(config: RunConfig, q: float) -> Setting:
         eta=config.largest_lr, gamma=config.server_lr or 1.0, rounds=config.num_rounds,
     )  # fmt: skip
     if config.algorithm == "fedcet":
-        s = replace(s, xi=exchange_gain(config.table(CetOptions).c, config) * s.eta)
+        s = replace(s, c=config.table(CetOptions).c)
     if config.algorithm in ("gradma", "gradma-s"):
         s = replace(s, beta1=config.table(MemoryOptions).beta1)
     if config.algorithm.startswith("fedbcgd"):

@@ -29,10 +29,15 @@ class Setting:
     gamma: float = 1.0
     rounds: int = 1
     beta1: float = 0.0  # server momentum: GradMA's beta_1, FedBCGD's lambda
-    xi: float = 0.0  # c alpha of FedCET
+    c: float = 0.0  # gain of FedCET's exchange; 0: nine tenths of its bound
     blocks: int = 1
     # of FedPAQ's theorem 1, whose step size falls as 1/(k tau + 1)
     inverse: bool = False
+
+    @property
+    def xi(self) -> float:
+        """Xi = c alpha of FedCET."""
+        return self.c * self.eta or 1.8 / (self.tau + 3)
 
     @property
     def per_block(self) -> float:
@@ -165,7 +170,7 @@ def fedpaq_2(s: Setting) -> Conditions:
     share = s.q / s.n + 4 * sampling(s) * (1 + s.q)
     value = s.L * s.eta * (1 + share * s.tau) + 2 * s.L**2 * s.tau * (s.tau - 1) * s.eta**2
     text = "eq. 81: L eta (1 + (q/n + 4 (n-r)/(r(n-1)) (1+q)) tau) + 2 L^2 tau (tau-1) eta^2 <= 1"
-    plain = Condition("server-lr = 1: |gamma - 1| = 0", abs(s.gamma - 1), 0.0)
+    plain = Condition("server-lr = 1: max(gamma, 1/gamma) <= 1", max(s.gamma, 1 / s.gamma))
     return [Condition(text, value), alike(s), plain, unbiased(s)]
 
 
@@ -205,7 +210,7 @@ def fedcet_constants(tau: int, xi: float) -> CetConstants:
 def _fedcet(s: Setting, times: int) -> Conditions:
     gain = Condition("c < 2/((tau+3) alpha): xi (tau+3)/2 < 1", s.xi * (s.tau + 3) / 2, 1 - 1e-9)
     value = inf
-    if gain.holds and s.xi > 0:
+    if gain.holds:
         value = s.eta * s.L * sqrt(times * fedcet_constants(s.tau, s.xi).B2)
     return [Condition(f"alpha L sqrt({times} B_2) <= 1", value), gain, everybody(s)]
 
@@ -297,43 +302,39 @@ HYPOTHESES = (
 )  # fmt: skip
 
 
-def largest(
-    hypotheses: Hypotheses, setting: Setting, name: str, start: float = 1.0
-) -> float | None:
-    """Return the largest value of eta or gamma with which all conditions hold, to four digits; None if none does."""
+NAMES = {"lr": "eta", "server-lr": "gamma", "tau": "tau"}
 
-    def holds(value: float) -> bool:
+
+def largest(hypotheses: Hypotheses, setting: Setting, key: str) -> float | None:
+    """Return the largest lr, server-lr or tau with which the conditions hold that depend on it, to four digits.
+
+    The others stay as they are. None: not even the smallest is allowed. Infinite: none of them depends on it.
+    """
+    name, whole = NAMES[key], key == "tau"
+
+    def failing(value: float) -> set[str]:
         changed: dict[str, Any] = {name: value}
-        return hypotheses.hold(replace(setting, **changed))
+        several = hypotheses.conditions(replace(setting, **changed))
+        return {condition.text for condition in several if not condition.holds}
 
-    low, tried = start, 0
-    while not holds(low):
-        low, tried = low / 2, tried + 1
-        if tried > 200:
-            return None
-    high = 2 * low
-    while holds(high):
-        high *= 2
-        if high > 1e12:
-            return inf
-    while high / low > 1.0001:
-        middle = sqrt(low * high)
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    smallest, huge = (1, LARGEST_TAU) if whole else (1e-12, 1e12)
+    now = failing(getattr(setting, name))
+    fixed = failing(smallest) & now  # what this key cannot mend
+    dependent = failing(huge) - fixed
+    if not dependent:
+        return inf if not _decides(hypotheses, setting, fixed) else None
+    low, high = float(smallest if now - fixed else getattr(setting, name)), float(huge)
+    while high - low > 1 if whole else high / low > 1.0001:
+        middle = float((low + high) // 2) if whole else sqrt(low * high)
+        bad = failing(int(middle) if whole else middle) - fixed
+        low, high = (low, middle) if bad else (middle, high)
+    return low if not _decides(hypotheses, setting, fixed) else None
 
 
-def largest_tau(hypotheses: Hypotheses, setting: Setting) -> int | None:
-    """Return the largest tau with which all conditions hold; None if none does."""
-
-    def holds(tau: int) -> bool:
-        return hypotheses.hold(replace(setting, tau=tau))
-
-    if not holds(1):
-        return None
-    low, high = 1, 2
-    while high <= LARGEST_TAU and holds(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+def _decides(hypotheses: Hypotheses, setting: Setting, fixed: set[str]) -> bool:
+    """Return whether a step-size condition fails that this key cannot mend."""
+    return any(
+        c.text in fixed and c.limit > 0
+        for c in hypotheses.conditions(setting)
+        if c.text != EVERYBODY
+    )

@@ -199,10 +199,10 @@ def forget_what_rounding_lost(patch: Patch) -> None:
 # A mistake for each theorem, and the findings, by their place, that must turn to no.
 MISTAKES: dict[str, list[tuple[Callable[[Patch], None], set[int]]]] = {
     "fedcet-1": [(drop_the_drift, {0, 1})],
-    "fedcet-2": [(drop_the_drift, {1}), (flip_the_exchange, {0, 1})],
+    "fedcet-2": [(drop_the_drift, {1}), (flip_the_exchange, {0, 1, 2})],
     "fedcet-linear": [(drop_the_drift, {0, 1})],
     "fedpaq-1": [(round_to_nearest, {0, 2})],
-    "fedpaq-2": [(flip_the_step, {0, 1, 2})],
+    "fedpaq-2": [(flip_the_step, {0, 1, 3})],
     "fedcom-q": [(round_to_nearest, {0})],
     "fedcom-noise": [(ignore_the_zero_point, {0, 1})],
     "fedcomgate-pl": [(drop_the_tracking, {0})],

@@ -26,9 +26,11 @@ from fedapp.config import RunConfig
 from fedapp.problems import quadratic
 from fedapp.projection import Memory, project_
 from fedapp.report.commands import PRESETS
-from fedapp.theory import THEOREMS
+from fedapp.theory import THEOREMS, hypotheses
 from fedapp.theory.check import plan
+from fedapp.theory.hypotheses import Condition, Setting
 from fedapp.theory.outcome import Finding
+from fedapp.theory.within.trails import admissible, settings_of
 from fedapp.wire import Update
 from strategies.diana import DIANA
 from strategies.fedbcgd import FedBCGD
@@ -38,6 +40,7 @@ from strategies.gradma import GradMA
 Patch = pytest.MonkeyPatch
 Mistake = Callable[[Patch], None]
 Choice = Callable[[RunConfig], bool]
+Conditions = Callable[[Setting], list[Condition]]
 
 PLAYED = [name for name, theorem in THEOREMS.items() if theorem.play]
 
@@ -97,12 +100,12 @@ def test_the_bound_holds_at_an_admissible_step_size(name: str, tmp_path: Path) -
 
 
 def steeper(patch: Patch) -> None:
-    """Clients are ten times as steep as the presets say: L = 10."""
+    """Clients are thirty times as steep as the presets say: L = 30."""
     draw = quadratic._draw
 
     def drawn(config: RunConfig, client: int) -> Any:
         A, b = draw(config, client)
-        return 10 * A, b
+        return 30 * A, b
 
     patch.setattr(quadratic, "_draw", drawn)
 
@@ -321,7 +324,27 @@ def test_a_mistake_turns_its_lines_to_no(
     assert wrong <= told
 
 
-def test_every_line_has_a_mistake(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "conditions"),
+    [
+        ("fedcom-q", hypotheses.fedcom_pl),
+        ("fedpaq-1", hypotheses.fedpaq_1),
+        ("fedpaq-2", hypotheses.fedpaq_2),
+    ],
+)
+def test_sweeps_that_are_run_satisfy_their_hypotheses_unless_clients_are_steeper(
+    name: str, conditions: Conditions, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    configs = [c for c in plan(name, PRESETS, tmp_path) if c.dataset == "quadratic" and first(c)]
+    problems._make_problem.cache_clear()
+    assert admissible(conditions(s) for s in settings_of(configs)).holds
+    problems._make_problem.cache_clear()
+    steeper(monkeypatch)
+    assert not admissible(conditions(s) for s in settings_of(configs)).holds
+    problems._make_problem.cache_clear()
+
+
+def test_every_line_has_a_mistake() -> None:
     assert set(MISTAKES) == set(CUT) == set(PLAYED)
     for name, cases in MISTAKES.items():
         covered = set().union(*(wrong for _, wrong in cases))

@@ -14,7 +14,7 @@ from fedapp.report.panels import Curve, Panel
 from fedapp.theory.constants import exact_setting
 from fedapp.theory.fits import Values, above, rounds_of, slope
 from fedapp.theory.hypotheses import Setting, fedcom, fedcom_pl, fedcomgate, fedcomgate_pl
-from fedapp.theory.outcome import Finding, Outcome, Theorem
+from fedapp.theory.outcome import NO_THEOREM, Finding, Outcome, Theorem
 from fedapp.theory.played import Played, quadratic_of
 from fedapp.theory.within.trails import (
     Look,
@@ -285,6 +285,7 @@ def fedcomgate_coarse(configs: Sequence[RunConfig]) -> Outcome:
                 "f - f* falls to a hundredth",
                 f"{end:.1e} times",
                 end < 0.01 and above([1 / end], 1),
+                NO_THEOREM,
             ),
         ],
         [Panel(f"q = {s.q:.2g}", "rounds", "f - f*", curves, log_x=False)],
