@@ -271,3 +271,21 @@ def test_every_constraint_of_a_worker_counts(dropped: int | None) -> None:
         assert max(differences) < 1e-8
     else:
         assert max(differences) > 1e-2
+
+
+@pytest.mark.parametrize(("scope", "sizes"), [("layer", (640, 10)), ("model", (650,))])
+def test_a_worker_projects_each_tensor_or_the_whole_model(
+    scope: str, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Softmax regression on 8 x 8 pixels: weights and biases."""
+    seen = set()
+
+    def spy(rows: torch.Tensor, scope: tuple[int, ...]) -> torch.Tensor:
+        seen.add(tuple(scope))
+        return rows[0]
+
+    monkeypatch.setattr("clients.gradma.project_", spy)
+    keys: dict[str, Value] = {"algorithm": "gradma-w", "model": "logreg", "gradma__scope": scope}
+    config = parse_run_config(kebab(keys | {"local_steps": 2, "batch_size": 4}))
+    client_of(config, 1, {}).train({"x": np.zeros(650, np.float32)}, np.zeros(0, np.float32))
+    assert seen == {sizes}
