@@ -49,7 +49,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "feddyn": rules("feddyn or sense", "tests/strategies/test_tracking.py"),
     "mifa": rules("mifa"),
     "mimelite": rules("mimelite"),
-    "gradma": rules("gradma or memory or slot or late or lost", "tests/strategies/test_gradma.py"),
+    "gradma": rules("gradma or memory or slot or late or lost or worker or constraint", "tests/strategies/test_gradma.py"),
     "fedbcgd": rules("fedbcgd", "tests/strategies/test_fedbcgd.py"),
     "moon": ("tests/strategies/test_contrast.py", *QUICK, "-k", "moon"),
     "fedmlb": ("tests/strategies/test_contrast.py", *QUICK, "-k", "fedmlb"),
