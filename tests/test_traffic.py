@@ -12,6 +12,7 @@ import pytest
 
 from fedapp import traffic
 from fedapp.config import RunConfig
+from fedapp.models.layout import Piece
 from fedapp.parsing import parse_run_config
 from fedapp.randomness import generator, sample_cohort
 from fedapp.tables import Value
@@ -114,6 +115,27 @@ def test_sending_takes_time_in_proportion_to_the_ratio(ratio: float, seconds: fl
 
 def test_a_round_in_which_nobody_trained_takes_what_was_sent() -> None:
     assert costs({}, examples=())["simulated_seconds"] == pytest.approx(30)
+
+
+# What is sent, in nominal bits and in words.
+
+
+def pieces_of(*sizes: int) -> tuple[Piece, ...]:
+    return tuple(Piece(size, size) for size in sizes)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(np.float32, 32), (np.float64, 64)])
+def test_what_is_not_compressed_has_the_bits_of_its_type(dtype: type, bits: int) -> None:
+    """Two vectors of 10 + 40 numbers; buffers do not count."""
+    upload = traffic.Upload(("u", "dc"), None, np.dtype(dtype), (np.dtype(dtype), (7,)))
+    assert upload.nominal_bits(pieces_of(10, 40)) == 2 * 50 * bits
+
+
+def test_words_name_the_smallest_and_the_largest_upload_and_the_bytes_of_the_largest() -> None:
+    upload = traffic.Upload(("u",), None, np.dtype(np.float32), (np.dtype(np.float32), (0,)))
+    told = upload.in_words([pieces_of(10), pieces_of(20, 30), pieces_of(15)], "and no more")
+    assert told.startswith("A client sends u (10 to 50 numbers, 200 B), and no more;")
+    assert "(10 numbers, 40 B)" in upload.in_words([pieces_of(10)], "")
 
 
 # By what is known of the distribution. Of r exponential variables with mean 1, the largest has mean 1 + 1/2 + ... + 1/r.

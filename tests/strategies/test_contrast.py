@@ -107,6 +107,15 @@ def test_trajectory_equals_the_written_out_loss(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["moon", "fedmlb"])
+def test_the_first_rounds_equal_the_written_out_loss(algorithm: str) -> None:
+    """Quickly: in four rounds of two of five clients some come back, and have a previous model."""
+    few: dict[str, Value] = {"algorithm": algorithm, "num_rounds": 4}
+    config = parse_run_config(kebab(KEYS | OWN[algorithm] | few))
+    for a, b in zip(trajectory(config), oracle(config), strict=True):
+        assert np.linalg.norm(a - b) < 1e-5 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("algorithm", ["moon", "fedmlb"])
 def test_another_weight_would_be_noticed(algorithm: str) -> None:
     keys = KEYS | OWN[algorithm] | {"algorithm": algorithm}
     other = {"moon": "moon__mu", "fedmlb": "fedmlb__lambda2"}[algorithm]

@@ -25,7 +25,7 @@ from strategies.gradma import Options
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.cases import config_for, trajectory
-from tests.support.steps import QUADRATIC, client_of
+from tests.support.steps import CLIENT, QUADRATIC, client_of
 
 
 def strategy_of(m: int, **keys: Value) -> Any:
@@ -291,3 +291,51 @@ def test_a_late_first_participation_starts_from_the_x_it_receives() -> None:
     np.testing.assert_array_equal(sent({}), received)
     starts = [torch.full((6,), y, dtype=torch.float64) for y in (-20.0, 20.0)]
     assert max(np.abs(sent({"y": y}) - received).max() for y in starts) > 1e-3
+
+
+@pytest.mark.parametrize("dropped", [None, 0, 1, 2])
+def test_every_constraint_of_a_worker_counts(dropped: int | None) -> None:
+    """With large steps the gradient turns away from each of them in turn; without one, some update differs."""
+    keys: dict[str, Value] = {"algorithm": "gradma-w", "lr": 1.5, "warmup_rounds": 0}
+    config = parse_run_config(kebab(QUADRATIC | keys))
+    problem: Any = make_problem(config)
+    A, b = problem.A[CLIENT].numpy(), problem.b[CLIENT].numpy()
+    differences = []
+    for round_ in range(1, 13):
+        rng = np.random.default_rng(round_)
+        x, last = rng.standard_normal(6), rng.standard_normal(6)
+        batches = generator(config.seed, "batches", round_, CLIENT).standard_normal((4, 6))
+
+        def g(y: oracles.Vector, t: int, batches: Any = batches) -> oracles.Vector:
+            return np.asarray(A @ (y - b) + 0.5 * batches[t] + config.weight_decay * y)
+
+        y, before = x, last
+        for t in range(4):
+            C = np.stack([g(before, t), g(x, t), y - x])
+            kept = [row for row in range(3) if row != dropped]
+            before, y = y, y - 1.5 * oracles.quadratic_program(g(y, t), C[kept])
+        client = client_of(config, round_, {"y": torch.tensor(last)})
+        sent = client.train({"x": x}, np.zeros(0))["u"]
+        differences.append(float(np.abs(sent - (x - y)).max()))
+    if dropped is None:
+        assert max(differences) < 1e-8
+    else:
+        assert max(differences) > 1e-2
+
+
+@pytest.mark.parametrize(("scope", "sizes"), [("layer", (640, 10)), ("model", (650,))])
+def test_a_worker_projects_each_tensor_or_the_whole_model(
+    scope: str, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Softmax regression on 8 x 8 pixels: weights and biases."""
+    seen = set()
+
+    def spy(rows: torch.Tensor, scope: tuple[int, ...]) -> torch.Tensor:
+        seen.add(tuple(scope))
+        return rows[0]
+
+    monkeypatch.setattr("clients.gradma.project_", spy)
+    keys: dict[str, Value] = {"algorithm": "gradma-w", "model": "logreg", "gradma__scope": scope}
+    config = parse_run_config(kebab(keys | {"local_steps": 2, "batch_size": 4}))
+    client_of(config, 1, {}).train({"x": np.zeros(650, np.float32)}, np.zeros(0, np.float32))
+    assert seen == {sizes}

@@ -18,6 +18,7 @@ from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, DivergedError
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
+from fedapp.randomness import generator
 from fedapp.registry import find_compressor
 from fedapp.rounds import run_rounds
 from fedapp.tables import Value
@@ -38,6 +39,7 @@ from tests.support.cases import (
     quantizer,
     trajectory,
 )
+from tests.support.steps import CLIENT, QUADRATIC, client_of
 
 EXACT: dict[str, Value] = {
     "dataset": "quadratic",
@@ -263,6 +265,27 @@ def test_the_shift_step_of_diana_is_known_to_both_sides() -> None:
     assert compressor is not None
     strategy: Any = make_strategy(config, problem)
     assert strategy.alpha == 1 / (1 + compressor.variance(30)) == 1 / (1 + 30 / 16**2)
+
+
+def test_vr_diana_renews_its_snapshot_once_in_a_pass() -> None:
+    """Nine examples in batches of two are five batches: w_i <- x where the round's draw is below 1/5."""
+    keys = QUADRATIC | {
+        "algorithm": "vrdiana",
+        "local_steps": 1,
+        "local_epochs": 0,
+        "batch_size": 2,
+    }
+    config = parse_run_config(kebab(keys))
+    x, renewed = np.ones(6), []
+    for round_ in range(1, 41):
+        state = {"w": torch.zeros(6), "G_w": torch.zeros(6)}
+        client = client_of(config, round_, {name: v.double() for name, v in state.items()})
+        vars(client.objective)["num_examples"] = 9
+        client.train({"x": x}, np.zeros(0))
+        draw = generator(config.seed, "snapshot", round_, CLIENT).random()
+        renewed.append(bool(client.state["w"].any()))
+        assert renewed[-1] == (draw < 0.2)
+    assert 2 <= sum(renewed) <= 16
 
 
 def test_scaffold_by_hand() -> None:

@@ -427,9 +427,9 @@ CASES = {
     ),
     "diana": Case(
         "diana",
-        {**QSGD, "local_steps": 1},
+        {**QSGD, "local_steps": 1, "server_lr": 0.8},
         oracles.diana,
-        {"server_lr": 1.0, "N": N, "Q": Q, "alpha": ALPHA, "tau": 1},
+        {"server_lr": 0.8, "N": N, "Q": Q, "alpha": ALPHA, "tau": 1},
         full=True,
     ),
     "vrdiana": Case(
