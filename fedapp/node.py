@@ -237,7 +237,7 @@ def _hidden_errors(config: RunConfig) -> Iterator[None]:
 def _check_facts(
     context: Context, config: RunConfig, problem: FederatedProblem, facts: Facts | None
 ) -> None:
-    """Raise ConfigError if a node without data of its own would train with other facts than the others."""
+    """Raise ConfigError if a node without local data would train with other facts than the others."""
     if config.server_data or context.node_config.get("data-dir") or facts in (None, problem.facts):
         return
     raise ConfigError(
