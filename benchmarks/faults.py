@@ -116,7 +116,7 @@ class Watch:
 
 
 class SpoilingGrid(Grid):
-    """Alters true answers. A base of its own, so that InlineGrid and RayGrid can carry them."""
+    """Alters true answers. A separate base class, so that InlineGrid and RayGrid can carry them."""
 
     watch: Watch
     config: RunConfig

@@ -1,6 +1,6 @@
 """A server that is killed at any moment: `python -m benchmarks.kills [--kills 100]`.
 
-A sweep over algorithms whose clients and server remember much runs as a process of its own, inline, with checkpoints. It is
+A sweep over algorithms whose clients and server remember much runs as a separate process, inline, with checkpoints. It is
 sent SIGKILL at a random moment after it took up a run, and started again, until it has been killed so often;
 then it may end. Its models and rounds must be those of a sweep that nobody disturbed, bit for bit.
 """

@@ -1,6 +1,6 @@
 """One round of FedBCGD with 2 clients on the large models: time and memory.
 
-`python -m benchmarks.large_models --data-dir DIR`, DIR with cifar10. Each model has a process of its own, so that the peak
+`python -m benchmarks.large_models --data-dir DIR`, DIR with cifar10. Each model has its own process, so that the peak
 is its own; the test set is not evaluated.
 """
 

@@ -1,4 +1,4 @@
-"""Other codecs, for the leaderboard: each runs in a Python of its own and times itself.
+"""Other codecs, for the leaderboard: each runs in its own Python and times itself.
 
 `python benchmarks/peers.py PEER INPUT.npz` reads a vector (`u`), the shapes of its tensors (`shapes`, `(-1,)` where a
 row of numbers is all there is) and codes it at the peer's rates. It prints one line of JSON for each: setting, bytes,

@@ -77,7 +77,7 @@ class Case:
 
 
 def measure(case: Case) -> dict[str, float]:
-    """Run a case in a process of its own, and resume it in another; return what it took."""
+    """Run a case in a separate process, and resume it in another; return what it took."""
     with tempfile.TemporaryDirectory() as out:
         first, again = (_in_process(case, out, resume) for resume in (False, True))
         checkpoints = sorted((Path(out) / "run" / "checkpoint").iterdir())

@@ -71,7 +71,7 @@ class Federation:
                 "FLWR_TELEMETRY_ENABLED": "0",
                 "PYTHONUNBUFFERED": "1",  # what is logged can be read at once
                 "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds until a message's process is started; Flower's own: 1
-                "RAY_ADDRESS": "local",  # a Ray of its own, whatever else runs on this machine
+                "RAY_ADDRESS": "local",  # its own Ray, whatever else runs on this machine
                 "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             }
         )
@@ -158,7 +158,7 @@ class Federation:
         return self.nodes[place]
 
     def _start(self, name: str, home: Path, command: Sequence[str]) -> Process:
-        """Start a program in a group of its own; its log is appended to."""
+        """Start a program in its own process group; its log is appended to."""
         with (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command,

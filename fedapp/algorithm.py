@@ -189,7 +189,7 @@ class Algorithm:
 
     @property
     def has_options(self) -> bool:
-        """Whether there are keys of its own."""
+        """Whether it has its own keys."""
         return bool(self.options.model_fields)
 
     def keeps_state(self, config: RunConfig) -> bool:

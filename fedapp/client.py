@@ -38,7 +38,7 @@ class Client(NumPyClient):
     differences: ClassVar[tuple[str, ...]] = ()
     # Whether `update` clips the direction of a step, by `clipped`, instead of every gradient.
     clips_direction: ClassVar[bool] = False
-    options: Table  # an algorithm with keys of its own says of which type
+    options: Table  # an algorithm with its own keys gives the type
     places: tuple[slice, ...] = ()  # of the model that the vectors are parts of; empty: all of it
 
     def __init__(

@@ -35,7 +35,7 @@ app = _NodeApp()
 
 
 class _BoundClientApp(ClientApp):
-    """The ClientApp with a config of its own, whatever the run's is."""
+    """The ClientApp with its own config instead of the run's."""
 
     def __init__(self, run_config: "dict[str, Value]") -> None:
         super().__init__()

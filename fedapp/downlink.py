@@ -2,7 +2,7 @@
 
 The server keeps x, and broadcasts w_t: x_t on the grid whose step is Delta_t = 2^floor(log2(kappa rms(x_t - w_{t-1}))).
 Clients train from w_t and send their updates against it; the server applies them to x, so rounding does not add up.
-As x moves less and less, the step shrinks, and nothing stalls. Every vector of `broadcast()` is a stream of its own.
+As x moves less and less, the step shrinks, and nothing stalls. Every vector of `broadcast()` is its own stream.
 
 A client that took part in round t' receives w_t - w_t', whole numbers of steps of the finer of both grids. One that holds
 nothing, or a model that the server no longer keeps, receives w_t / Delta_t. Bytes are counted for each client as if it were

@@ -56,7 +56,7 @@ def fsync(path: Path) -> None:
 def write_atomically(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
     """Let `write` fill a temporary file, then put it in place; if durable, it survives a power loss.
 
-    The temporary file has a directory of its own, where libraries may leave temporary files too.
+    The temporary file has its own directory, where libraries may leave temporary files too.
     """
     place = path.with_name(f".{path.name}-{uuid4().hex}")
     try:

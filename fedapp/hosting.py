@@ -230,7 +230,7 @@ class Hosting:
         return node in self._reports and self._reports[node].lacks_frozen
 
     def has_own_data(self) -> bool:
-        """Tell whether a node that is there has data of its own."""
+        """Tell whether a node that is there has local data."""
         return any(report.own_data for report in self._reports.values())
 
 

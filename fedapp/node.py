@@ -238,7 +238,7 @@ def _hidden_errors(config: RunConfig) -> Iterator[None]:
 def _check_facts(
     context: Context, config: RunConfig, problem: FederatedProblem, facts: Facts | None
 ) -> None:
-    """Raise ConfigError if a node without data of its own would train with other facts than the others."""
+    """Raise ConfigError if a node without local data would train with other facts than the others."""
     if config.server_data or data_dir_of(context.node_config) or facts in (None, problem.facts):
         return
     raise ConfigError(

@@ -10,7 +10,7 @@ class Reason(Enum):
     NO_ANSWER = auto()  # its node did not answer in time, or Flower says so
     LACKS_FROZEN = auto()  # its node has not got the parameters that are not trained
     LACKS_MODEL = auto()  # its node has not got the model that a difference is to be added to
-    FAILED = auto()  # the client or its node reports an error of its own
+    FAILED = auto()  # the client or its node reports an error itself
     MALFORMED = auto()  # the reply is not what was asked for
     NOT_FINITE = auto()  # a number is infinite, not a number, or too large to compute with
     TOO_LONG = auto()  # longer than max-update-norm

@@ -91,7 +91,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.buffers = buffers
         self.compressor = compressor  # of what clients send
         self.layout = layout or Layout.single(x.size)
-        self.facts = facts  # of the images, for nodes with data of their own
+        self.facts = facts  # about the images, for nodes with local data
         self.frozen = FrozenSender(frozen)  # to nodes that lack what is not trained
         self.downlink = make_downlink(config, self.layout.pieces)
         self.lr = config.lr  # of the clients, in the round under way
@@ -239,7 +239,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         return self._invite(sums=many and self.nodes_add_up and self.adds_up(self.config))
 
     def configure_again(self) -> Iterable[Message]:
-        """Invite the same clients, each to send an update of its own."""
+        """Invite the same clients, each to send its own update."""
         return self._invite(sums=False)
 
     def _invite(self, sums: bool) -> list[Message]:

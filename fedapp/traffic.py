@@ -3,7 +3,7 @@
 The simulated clock is that of FedPAQ's section 5. A round takes r * bits / bandwidth + max over its clients of (shift + Exp) per sample it trains on.
 Only the ratio of sending a model to training on a sample matters, so that mean is one second. The
 bits are those of the bytes really sent, or those that the papers count. With `time.downlink` what the server sends
-counts too: over the same channel, one client after the other, since each gets a copy of its own. Training counts for the clients
+counts too: over the same channel, one client after the other, since each gets its own copy. Training counts for the clients
 whose updates arrived, and only their local steps: full gradients, where a method needs some, are free.
 """
 

@@ -1,6 +1,6 @@
 """Clients that train side by side, so that their gradients are computed at once: the key `vectorize`.
 
-Each client's `update` runs as it is written, in a greenlet of its own. Where it asks for a mini-batch gradient, it waits until
+Each client's `update` runs as it is written, in its own greenlet. Where it asks for a mini-batch gradient, it waits until
 every other client of its group has asked for one, or is done. Nothing else is shared: clients draw their own batches, may take
 different numbers of steps, and fail alone.
 """

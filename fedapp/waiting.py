@@ -26,7 +26,7 @@ def wait_for_all(
 ) -> None:
     """Wait for the nodes before the first round.
 
-    With `require` = "yes", or "auto" and a node that has data of its own, every client needs a node that can train
+    With `require` = "yes", or "auto" and a node that has local data, every client needs a node that can train
     within `limit` seconds (0: no limit). Otherwise the others have a minute, or `limit` seconds if that is less, and
     the run begins without the missing ones; but it waits for `needed` clients. `check` is what nodes need to know to
     check their data.

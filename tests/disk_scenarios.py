@@ -61,7 +61,7 @@ class Disk:
         return subprocess.run(mount, capture_output=True, check=False).returncode == 0
 
     def fill(self, left: int = 0) -> None:
-        """Leave so many bytes."""
+        """Leave this number of bytes free."""
         if not self.mounted:
             resource.setrlimit(resource.RLIMIT_FSIZE, (left, resource.RLIM_INFINITY))
             return

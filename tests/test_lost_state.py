@@ -80,9 +80,9 @@ def test_a_reset_makes_up_for_what_was_lost(name: str, caplog: pytest.LogCapture
     biased, _ = final_distance(name)
     assert sum("CLIENT STATE IS LOST" in m for m in caplog.messages) == 1
     caplog.clear()
-    mended, strategy = final_distance(name, on_lost_state="reset")
+    repaired, strategy = final_distance(name, on_lost_state="reset")
     assert biased > 0.5
-    assert mended < (0.037 if name == "mifa" else 1e-6)
+    assert repaired < (0.037 if name == "mifa" else 1e-6)
     (said,) = [m for m in caplog.messages if "CLIENT STATE IS LOST" in m]
     assert f"after round {LOST} all states restart together" in said
     first = (LOST + 1) * (strategy.config.round_retries + 1)
@@ -123,11 +123,11 @@ def test_a_client_of_which_nothing_was_accepted_begins_without_state() -> None:
         assert not reply.content["metrics.0"]["state-lost"]
         return wire.arrays_of(reply.content.array_records["client.0"])["u"]
 
-    with_state, afresh = sent(12, 7), sent(13, 0)
-    assert not np.allclose(with_state, afresh)
+    with_state, restarted = sent(12, 7), sent(13, 0)
+    assert not np.allclose(with_state, restarted)
     assert store.load(0, 4) is not None  # a checkpoint may ask for it
     del grid.contexts[1].state["state.0.4"], grid.contexts[1].state["state.0.13"]
-    np.testing.assert_array_equal(sent(14, 0), afresh)
+    np.testing.assert_array_equal(sent(14, 0), restarted)
 
 
 class ForgettingOnDisk(Forgetting):
@@ -192,7 +192,7 @@ class Lying(InlineGrid):
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fedavgm"])
-def test_nobody_makes_all_start_afresh_for_ever(
+def test_nobody_makes_all_start_restarted_for_ever(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A few times one is believed; where clients remember nothing, not even once."""

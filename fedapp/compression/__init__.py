@@ -1,7 +1,7 @@
 """Compression of what clients send: quantizers, sparsifiers, entropy coding.
 
 A compressor turns a vector into bytes and back; any algorithm can use any. `make_compressor` makes one by name. A new
-one is a class in a module of this package, with a `name` and a `codec` of its own.
+one is a class in a module of this package, with its own `name` and `codec`.
 """
 
 import importlib

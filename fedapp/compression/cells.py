@@ -1,7 +1,7 @@
 """Cells: whole numbers as a symbol of a small alphabet, and plain bits.
 
 A number v >= 0 falls into the cell that the leading bits of v + 2^m, written as a float, name: the
-numbers below 2^m have cells of their own, and every further doubling is cut into 2^m cells. Where in
+numbers below 2^m have their own cells, and every further doubling is cut into 2^m cells. Where in
 its cell a number lies takes plain bits, since within a cell all numbers are about as frequent.
 """
 
@@ -68,7 +68,7 @@ class Cells:
 
     @property
     def exact(self) -> bool:
-        """Whether every number has a cell of its own."""
+        """Whether every number has its own cell."""
         return self.alphabet <= 1 << self.m
 
     def of(self, values: Integers) -> NDArray[np.int32]:

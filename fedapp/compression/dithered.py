@@ -111,7 +111,7 @@ class Dithered(Compressor):
     unbiased: ClassVar[bool] = True
 
     def for_pieces(self, pieces: tuple[Piece, ...]) -> "Dithered":
-        """Give rows and columns of tensors scales of their own."""
+        """Give rows and columns of tensors their own scales."""
         return self.model_copy(update={"pieces": pieces})
 
     def quantize(self, v: Vector, rng: Generator) -> tuple[Dither, Ints]:

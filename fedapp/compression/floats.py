@@ -36,7 +36,7 @@ class Identity(Compressor):
         return v
 
     def write(self, v: Vector) -> bytes:
-        """Write signs and exponents, zero as one of its own, and the mantissas of the others."""
+        """Write signs and exponents, zero as a separate symbol, and the mantissas of the others."""
         bits = v.view(np.uint32)
         leading = np.where(bits == 0, ZERO, bits >> MANTISSA).astype(np.int32)
         mantissas = bits[bits != 0].astype(np.int32)
@@ -120,7 +120,7 @@ class BFloat16(Compressor):
         return (halves.astype(np.uint32) << 16).view(np.float32)
 
     def write(self, halves: NDArray[np.uint16]) -> bytes:
-        """Write signs and exponents, zero as one of its own, and the other 7 bits of the others."""
+        """Write signs and exponents, zero as a separate symbol, and the other 7 bits of the others."""
         leading = np.where(halves == 0, ZERO, halves >> 7).astype(np.int32)
         others = halves[halves != 0].astype(np.int32)
         return integers.pack(leading, ZERO + 1) + integers.pack_bits(others, 7)

@@ -138,13 +138,13 @@ class Uniform(Compressor):
         le=1 << 40,
         description="R: what is decoded is off by a random whole number of steps in [-R, R]",
     )
-    # Sizes of the pieces with a scale of their own, which `for_tensors` sets; (): one piece.
+    # Sizes of the pieces with their own scale, which `for_tensors` sets; (): one piece.
     tensors: tuple[Annotated[int, Field(ge=0)], ...] = Field((), exclude=True)
     name: ClassVar[str] = "uniform"
     codec: ClassVar[int] = 3
 
     def for_tensors(self, sizes: tuple[int, ...]) -> "Uniform":
-        """Give tensors scales of their own, if the scope is the tensor."""
+        """Give tensors their own scales, if the scope is the tensor."""
         return self.model_copy(update={"tensors": sizes}) if self.scope == "tensor" else self
 
     @property

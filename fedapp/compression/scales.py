@@ -2,7 +2,7 @@
 
 Every tensor of the vector is a matrix. Its rows, its columns, both or neither have a scale, the mean size of their
 numbers, rounded to a power of sqrt(2); the class of a number is the sum of its row's and its column's exponents.
-Rows and columns of zeros are a class of their own. Both sides know the classes before a number is coded.
+Rows and columns of zeros are a separate class. Both sides know the classes before a number is coded.
 """
 
 from collections.abc import Callable

@@ -25,7 +25,7 @@ class Sign(Compressor):
     codec: ClassVar[int] = 9
 
     def for_tensors(self, sizes: tuple[int, ...]) -> "Sign":
-        """Give tensors means of their own."""
+        """Give tensors their own means."""
         return self.model_copy(update={"tensors": sizes})
 
     def quantize(self, v: Vector, rng: Generator) -> tuple[Vector, NDArray[np.int32]]:

@@ -1,4 +1,4 @@
-"""Engines of our own that carry messages from the ServerApp to the ClientApp."""
+"""Our engines, which carry messages from the ServerApp to the ClientApp."""
 
 from fedapp.engine.inline import InlineGrid
 

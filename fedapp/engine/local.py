@@ -1,4 +1,4 @@
-"""What the grids of our own share: the identity of a run that no SuperLink knows of."""
+"""What our grids share: the identity of a run that no SuperLink knows of."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A Ray of our own, for this process alone: it listens on loopback, and its servers ask for a token.
+"""A private Ray for this process alone: it listens on loopback, and its servers ask for a token.
 
 Whoever may talk to Ray's processes may run code in them. By default they listen on all interfaces and
 ask for nothing. Ray has no arguments for either. It reads them from the environment: some of it when it is

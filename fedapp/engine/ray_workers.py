@@ -89,7 +89,7 @@ Served = tuple[Layout, tuple[str, int] | Buffer, bool, float]
 
 
 class Worker:
-    """One actor: the ClientApp, and a Context of its own that stays in its memory."""
+    """One actor: the ClientApp, and its own Context, which stays in its memory."""
 
     def __init__(self, app: str, directory: str, paths: Sequence[str]) -> None:
         # Ray puts the driver's directory first, where a file may have the name of a package of ours.

@@ -88,7 +88,7 @@ class FlatModel:
         return value.detach(), self.gradient
 
     def _keep_views(self) -> None:
-        """Bring back into the vectors what a network has put into tensors of its own."""
+        """Bring back into the vectors what a network has put into other tensors."""
         for buffers, name, piece in self._statistics:
             if (assigned := buffers[name]) is not piece:  # not changed in place
                 buffers[name] = piece

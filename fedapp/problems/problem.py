@@ -40,7 +40,7 @@ class Problem(ABC):
     The config names a class or a function that takes the run's config (or nothing) and returns a Problem.
     """
 
-    # What nodes with data of their own must know; None: they cannot have any.
+    # What nodes with local data must know; None: they cannot have any.
     facts: "Facts | None" = None
 
     @abstractmethod

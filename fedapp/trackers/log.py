@@ -47,7 +47,7 @@ def start_trackers(
                 ids[tracker.name] = started
                 write_text(directory / TRACKERS_FILE, seal({"run": identity, "ids": ids}))
             logs[-1].catch_up(rounds)
-        except Exception as error:  # each tracker raises types of its own
+        except Exception as error:  # each tracker raises its own types
             for other in logs:
                 other.on_end(error)
             raise ConfigError(
@@ -57,7 +57,7 @@ def start_trackers(
 
 
 def _read_ids(directory: Path, identity: str) -> dict[str, str]:
-    """Return the trackers' ids for a run; without them a tracker begins another run of its own."""
+    """Return the trackers' ids for a run; without them a tracker begins another run."""
     path = directory / TRACKERS_FILE
     if not path.exists():
         return {}
@@ -130,7 +130,7 @@ class TrackerLog(Observer):
             return
         try:
             call()
-        except Exception as error:  # each tracker raises types of its own
+        except Exception as error:  # each tracker raises its own types
             self._works = False
             log.warning(
                 "%s failed, and the run goes on without it: %s", self._tracker.title, brief(error)

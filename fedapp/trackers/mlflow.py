@@ -33,7 +33,7 @@ class MlflowTracker(Tracker):
         self._id = self._place = ""
 
     def start(self, run: TrackedRun) -> str:
-        """Create a run, or open it again; a client of our own leaves MLflow's global state alone."""
+        """Create a run, or open it again; our own client leaves MLflow's global state alone."""
         results = run.directory.parent
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{results / 'mlflow.db'}"
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it tells of tables

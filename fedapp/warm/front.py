@@ -25,7 +25,7 @@ from fedapp.doors import given_for
 from fedapp.warm import channel
 
 log = logging.getLogger("flwr")
-KEY = "warm-worker"  # in a node's config; false: every message is served by a process of its own
+KEY = "warm-worker"  # in a node's config; false: every message is served by a new process
 PROGRAM = "flwr-clientapp"
 INSTALLS = (
     "--allow-runtime-dependency-installation"  # into a directory that is deleted with the process

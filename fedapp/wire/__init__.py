@@ -4,7 +4,7 @@ The server sends a node one message a round:
   round      config record: round, tag, run, state-dir, the invited clients, and for each the tag of its last accepted
              update and the digest of the state that this update left (0: unknown); with checkpoints, kept-clients and
              kept-tags: which other states to keep; durable: whether a state must survive a power loss as soon as it is
-             saved; what nodes with data of their own must know about inputs and targets (see `facts.py`)
+             saved; what nodes with local data must know about inputs and targets (see `facts.py`)
   shared     array record: what every client receives
   own        array record: what only some clients receive, each array once (absent if there is none); the config record
              says who receives which: own-clients, own-names, own-arrays

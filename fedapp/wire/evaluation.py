@@ -1,7 +1,7 @@
 """Evaluation on clients: what the server asks a node, and the metrics that it sends back.
 
 To a node, in a message of the type `evaluate`:
-  round      config record: round, the clients that evaluate, what nodes with data of their own must know (see
+  round      config record: round, the clients that evaluate, what nodes with local data must know (see
              `facts.py`), and the digest of what is not trained (see `frozen.py`)
   shared     array record: the model x and its buffers
   frozen     array record: what is not trained, for a node that lacks it

@@ -34,7 +34,7 @@ class Invitation:
     shared: Arrays
     per_client: dict[int, Arrays] = field(default_factory=dict)  # what one client alone receives
     kept: dict[int, list[int]] = field(default_factory=dict)  # tags that a checkpoint would ask for
-    facts: Facts | None = None  # about the images, for nodes with data of their own
+    facts: Facts | None = None  # about the images, for nodes with local data
     digests: dict[int, int] = field(default_factory=dict)  # client -> digest of its accepted state
     durable: bool = False  # states must survive a power loss as soon as they are saved
     frozen: str = ""  # digest of what is not trained; see `frozen.py`
@@ -83,7 +83,7 @@ def per_client_nbytes(content: RecordDict) -> int:
 
 
 def per_client_overhead(content: RecordDict, shared: Sequence[ArrayRecord]) -> int:
-    """Return what is sent of invitations beside the arrays' data, if each client had one of its own.
+    """Return what is sent of invitations beside the arrays' data, if each client had its own.
 
     `shared` is what each client would receive then in the place of the record `shared`.
     """

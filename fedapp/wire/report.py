@@ -1,8 +1,8 @@
 """The query: which clients a node hosts, and whether it can train them.
 
 To a node:
-  check    config record (absent: only tell the clients): shared-data, whether a node without data of its own is to load
-           the run's; tell-facts, whether it is to tell what its data are like; or what nodes with data of their own must
+  check    config record (absent: only tell the clients): shared-data, whether a node without local data is to load
+           the run's; tell-facts, whether it is to tell what its data are like; or what nodes with local data must
            know (see `facts.py`)
   refused  config record, instead of a question: reason, why the node may host nothing
 From a node:

@@ -49,7 +49,7 @@ def coded(decode: bool, bit: Int, chance: Int, low: Any, span: Any) -> tuple[Int
     """Code one bit, whose chance to be 1 is given; return it, and the coder.
 
     An encoder's interval begins at `low` and is `span` wide; a decoder's `low` is how far into its interval it is. If `span`
-    is below NARROW afterwards, `widened` must follow. It is a call of its own because numba counts references to an
+    is below NARROW afterwards, `widened` must follow. It is a separate call because numba counts references to an
     array that a call may return early from, which takes as long as the coding.
     """
     bound = (span >> U(16)) * U(chance)
