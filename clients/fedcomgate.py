@@ -117,11 +117,10 @@ class FedCOMGATEClient(GateClient):
 
         The state holds it over the step size of that round: nu_i is a part of the model, as u_i is.
         """
-        memory = self.options.memory
-        if "nu" not in self.state or (memory != "local" and D is None):
-            return torch.zeros_like(x)
-        nu = self.state["nu"]
-        if memory != "local":
+        memory, nu = self.options.memory, self.state.get("nu", torch.zeros_like(x))
+        if memory != "local" and "nu" in self.state:
+            if D is None:
+                return torch.zeros_like(x)
             m = s if memory == "paper-sampled" and s is not None else self.config.num_clients
             nu = nu - D + self.state["u"] / m
         before = float(self.state["nu_lr"]) if "nu_lr" in self.state else self.lr
