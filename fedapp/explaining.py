@@ -17,6 +17,14 @@ from fedapp.wire import Arrays, Update
 if TYPE_CHECKING:
     from fedapp.strategy import FederatedStrategy
 
+# What is told of single vectors, and not, or not to the last digit, of sums.
+OF_SINGLE_VECTORS = (
+    "uplink_gq",
+    "tracking_sum",
+    "consensus_error",
+    "local_drift",
+    "control_change",
+)
 LARGEST = 2_000_000  # numbers of a model up to which a sum over all clients' states is kept
 Numbers = NDArray[np.float64]
 

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 
 from fedapp import client_app, server_app
 from fedapp.engine import InlineGrid
+from fedapp.explaining import OF_SINGLE_VECTORS
 from fedapp.parsing import parse_run_config
 from fedapp.tables import Value
 from tests.conftest import read_rounds
@@ -25,9 +26,19 @@ def trained(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return load_file(directory / "model.safetensors"), rounds
 
 
-def assert_same(one: Path, other: Path, older: bool = False) -> None:
-    """Compare models and rounds, bit for bit; an older version may have written fewer columns of the other run."""
+def _without_vectors(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name not in OF_SINGLE_VECTORS}
+
+
+def assert_same(one: Path, other: Path, older: bool = False, sums: bool = False) -> None:
+    """Compare models and rounds, bit for bit.
+
+    Of the other run an older version may have written fewer columns. With `sums`, the vectors of one of them were added
+    up by nodes.
+    """
     (model, rounds), (model_too, rounds_too) = trained(one), trained(other)
+    if sums:
+        rounds, rounds_too = ([_without_vectors(r) for r in each] for each in (rounds, rounds_too))
     if older:
         assert len(rounds) == len(rounds_too)
         rounds = [{k: new[k] for k in old} for new, old in zip(rounds, rounds_too, strict=True)]
