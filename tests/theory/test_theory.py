@@ -19,6 +19,7 @@ from clients.averaging import FedAvgClient
 from clients.fedcet import FedCETClient
 from clients.fedcomgate import TrackingClient
 from clients.feddyn import FedDynClient
+from fedapp import strategy
 from fedapp.compression import grid, quantizers
 from fedapp.compression.quantizers import Uniform
 from fedapp.config import RunConfig
@@ -130,6 +131,11 @@ def round_to_nearest(patch: Patch) -> None:
     patch.setattr(quantizers.QSGD, "quantize", quantize)
 
 
+def invite_everyone(patch: Patch) -> None:
+    """All clients take part in every round, whatever r is."""
+    patch.setattr(strategy, "sample_cohort", lambda pool, *_: sorted(pool))
+
+
 def flip_the_step(patch: Patch) -> None:
     """FedPAQ ascends."""
 
@@ -201,7 +207,7 @@ MISTAKES: dict[str, list[tuple[Callable[[Patch], None], set[int]]]] = {
     "fedcet-1": [(drop_the_drift, {0, 1})],
     "fedcet-2": [(drop_the_drift, {1}), (flip_the_exchange, {0, 1, 2})],
     "fedcet-linear": [(drop_the_drift, {0, 1})],
-    "fedpaq-1": [(round_to_nearest, {0, 2})],
+    "fedpaq-1": [(round_to_nearest, {0, 1}), (invite_everyone, {2})],
     "fedpaq-2": [(flip_the_step, {0, 1, 3})],
     "fedcom-q": [(round_to_nearest, {0})],
     "fedcom-noise": [(ignore_the_zero_point, {0, 1})],
