@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.oracles import topk
+
 Vector = NDArray[np.float64]
 EXACT, DIVERGED = 1e-6, 1e3
 M, D, TAU, LR = 12, 24, 4, 0.1  # clients, numbers, local steps, step size
@@ -78,14 +80,6 @@ def qsgd(v: Vector, s: int, rng: np.random.Generator) -> Vector:
     norm = np.linalg.norm(v)
     scaled = s * np.abs(v) / (norm or 1)
     return np.asarray(norm * np.sign(v) * np.floor(scaled + rng.random(len(v))) / s)
-
-
-def topk(v: Vector, k: int) -> Vector:
-    """Keep the k largest."""
-    kept = np.argsort(-np.abs(v), kind="stable")[:k]
-    sparse = np.zeros_like(v)
-    sparse[kept] = v[kept]
-    return sparse
 
 
 # FedBCGD+. Blocks are dealt to groups of half of the clients; there is no shared block.

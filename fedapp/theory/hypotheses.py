@@ -319,7 +319,7 @@ def largest(hypotheses: Hypotheses, setting: Setting, key: str) -> float | None:
 
     smallest, huge = (1, LARGEST_TAU) if whole else (1e-12, 1e12)
     now = failing(getattr(setting, name))
-    fixed = failing(smallest) & now  # what this key cannot mend
+    fixed = failing(smallest) & now  # what this key cannot put right
     dependent = failing(huge) - fixed
     if not dependent:
         return inf if not _decides(hypotheses, setting, fixed) else None
@@ -332,7 +332,7 @@ def largest(hypotheses: Hypotheses, setting: Setting, key: str) -> float | None:
 
 
 def _decides(hypotheses: Hypotheses, setting: Setting, fixed: set[str]) -> bool:
-    """Return whether a step-size condition fails that this key cannot mend."""
+    """Return whether a step-size condition fails that this key cannot put right."""
     return any(
         c.text in fixed and c.limit > 0
         for c in hypotheses.conditions(setting)

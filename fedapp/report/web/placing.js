@@ -34,7 +34,7 @@ export function makeRuler() {
   return (text) => context.measureText(text).width;
 }
 
-// The beginning of a text that is at most so many pixels wide.
+// The beginning of a text that is at most `pixels` wide.
 export function shortened(text, pixels, widthOf) {
   if (widthOf(text) <= pixels) return text;
   const letters = [...text];

@@ -13,7 +13,14 @@ from fedapp.config import RunConfig
 from fedapp.report.panels import Curve, Panel
 from fedapp.theory.constants import exact_setting
 from fedapp.theory.fits import Values, above, rounds_of, slope
-from fedapp.theory.hypotheses import Setting, fedcom, fedcom_pl, fedcomgate, fedcomgate_pl
+from fedapp.theory.hypotheses import (
+    Conditions,
+    Setting,
+    fedcom,
+    fedcom_pl,
+    fedcomgate,
+    fedcomgate_pl,
+)
 from fedapp.theory.outcome import NO_THEOREM, Finding, Outcome, Theorem
 from fedapp.theory.played import Played, quadratic_of
 from fedapp.theory.within.trails import (
@@ -89,30 +96,41 @@ def _speed_up(name: str, ends: dict[int, float]) -> Finding:
     )
 
 
-def fedcom_d4(configs: Sequence[RunConfig]) -> Outcome:
-    """Theorem D.4 and corollaries D.5 and D.6: equal clients, mean |grad f|^2 below equation 22 in every round."""
-    measured, bounds, conditions, ends, curves = [], [], [], {}, []
-    for name, group in points_of(configs, "fedcom-d4").items():
-        trail, s = mean_trail(group), exact_setting(group[0])
-        means = running_mean(trail["squared_gradient"][:-1])
-        bound = equation_22(s, trail["gap"][0], rounds_of(means))
-        conditions.append(fedcom(s))
-        measured.append(means)
-        bounds.append(bound)
-        if s.gamma >= s.n:
-            ends[s.n] = float(means[-1])
-        curves += [
-            Curve(name, rounds_of(means), means),
-            Curve("", rounds_of(bound), bound, "guide"),
-        ]
+def _means_outcome(
+    equation: int,
+    corollary: str,
+    means: dict[str, Values],
+    bounds: list[Values],
+    conditions: list[Conditions],
+    ends: dict[int, float],
+) -> Outcome:
+    """Compare the means of |grad f|^2 of several points with their bounds, and their ends over m."""
+    curves = []
+    for (name, measured), bound in zip(means.items(), bounds, strict=True):
+        curves.append(Curve(name, rounds_of(measured), measured))
+        curves.append(Curve("", rounds_of(bound), bound, "guide"))
+    below_it = f"mean |grad f|^2 below equation {equation}, in every round"
     return Outcome(
         [
             admissible(conditions),
-            below("mean |grad f|^2 below equation 22, in every round", measured, bounds),
-            _speed_up("corollary D.5", ends),
+            below(below_it, list(means.values()), bounds),
+            _speed_up(f"corollary {corollary}", ends),
         ],
         [Panel("bounds dashed", "rounds", "mean of |grad f|^2", curves)],
     )
+
+
+def fedcom_d4(configs: Sequence[RunConfig]) -> Outcome:
+    """Theorem D.4 and corollaries D.5 and D.6: equal clients, mean |grad f|^2 below equation 22 in every round."""
+    means, bounds, conditions, ends = {}, [], [], {}
+    for name, group in points_of(configs, "fedcom-d4").items():
+        trail, s = mean_trail(group), exact_setting(group[0])
+        means[name] = running_mean(trail["squared_gradient"][:-1])
+        bounds.append(equation_22(s, trail["gap"][0], rounds_of(means[name])))
+        conditions.append(fedcom(s))
+        if s.gamma >= s.n:
+            ends[s.n] = float(means[name][-1])
+    return _means_outcome(22, "D.5", means, bounds, conditions, ends)
 
 
 def fedcom_d8(configs: Sequence[RunConfig]) -> Outcome:
@@ -207,28 +225,16 @@ def _own(config: RunConfig) -> tuple[float, float]:
 
 def fedcomgate_e4(configs: Sequence[RunConfig]) -> Outcome:
     """Theorem E.4 and corollary E.5: clients that differ, mean |grad f|^2 below equation 62."""
-    measured, bounds, conditions, ends, curves = [], [], [], {}, []
+    means, bounds, conditions, ends = {}, [], [], {}
     for name, group in points_of(configs, "fedcomgate-e4").items():
         s, trail, G_q = _tracked(group)
-        means = running_mean(trail["squared_gradient"][:-1])
+        means[name] = running_mean(trail["squared_gradient"][:-1])
         own_gap, _ = _own(group[0])
-        bound = equation_62(s, trail["gap"][0], own_gap, G_q, rounds_of(means))
+        R = rounds_of(means[name])
+        bounds.append(equation_62(s, trail["gap"][0], own_gap, G_q, R))
         conditions.append(fedcomgate(s))
-        measured.append(means)
-        bounds.append(bound)
-        ends[s.n] = float(trail["squared_gradient"][len(means) // 2 :].mean())
-        curves += [
-            Curve(name, rounds_of(means), means),
-            Curve("", rounds_of(bound), bound, "guide"),
-        ]
-    return Outcome(
-        [
-            admissible(conditions),
-            below("mean |grad f|^2 below equation 62, in every round", measured, bounds),
-            _speed_up("corollary E.5", ends),
-        ],
-        [Panel("bounds dashed", "rounds", "mean of |grad f|^2", curves)],
-    )
+        ends[s.n] = float(trail["squared_gradient"][len(R) // 2 :].mean())
+    return _means_outcome(62, "E.5", means, bounds, conditions, ends)
 
 
 def fedcomgate_e6(configs: Sequence[RunConfig]) -> Outcome:
