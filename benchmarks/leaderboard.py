@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,7 @@ COMPARED = (
     ("dithered", "eden"),
 )
 TIMES = ("encode_seconds", "decode_seconds")
+OTHER_PHASES = re.compile("-(early|late)|-feedback")  # updates of which no panel is drawn
 PEERS = Path(__file__).with_name("peers.py")
 # Settings of each codec, from coarse to fine. A codec that is not listed runs with its defaults.
 SETTINGS: dict[str, list[dict[str, Any]]] = {
@@ -193,39 +195,50 @@ def seconds_ratio(one: list[Row], other: list[Row], which: str) -> float:
     return math.exp(float(np.mean(np.log(ratios))))
 
 
+def in_view(row: Row) -> bool:
+    """Whether a setting is where codecs are compared, and not beyond the picture."""
+    return bool(row["bits"] < 10 and 1e-4 < row["nmse"] < 2)
+
+
 def draw(found: dict[str, dict[str, list[Row]]], path: Path) -> None:
-    """Draw NMSE against bits, a panel for each input; the floors are those of Gaussian numbers."""
+    """Draw NMSE against bits for drawn numbers and for the middle of training; the floors are those of Gaussian numbers."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    columns = min(3, len(found))
-    lines = -(-len(found) // columns)
-    figure = Figure(figsize=(5 * columns, 3.8 * lines), layout="constrained")
-    axes = figure.subplots(lines, columns, squeeze=False)
-    for unused in axes.flat[len(found) :]:
+    shown = {title: codecs for title, codecs in found.items() if not OTHER_PHASES.search(title)}
+    columns = min(3, len(shown))
+    lines = -(-len(shown) // columns)
+    figure = Figure(figsize=(3.2 * columns + 1.2, 3 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
+    for unused in axes.flat[len(shown) :]:
         unused.set_visible(False)
+    seen = (
+        name
+        for codecs in shown.values()
+        for name, rows in codecs.items()
+        if any(map(in_view, rows))
+    )
+    names = sorted(set(seen), key=lambda name: (name not in COMPRESSORS, name))
+    palette = [colormaps["tab10"](i) for i in range(10)] + [colormaps["Dark2"](i) for i in range(8)]
+    colours = dict(zip(names, itertools.cycle(palette)))
     at = np.geomspace(0.02, 10, 200)
-    for place, (title, codecs) in zip(axes.flat, found.items(), strict=False):
-        place.plot(at, 2.0 ** (-2 * at), color="black", linewidth=1, label="Gaussian floor")
-        place.plot(
-            at,
-            1 / (2.0 ** (2 * at) - 1),
-            color="black",
-            linewidth=1,
-            linestyle=":",
-            label="unbiased floor",
-        )
-        for number, (name, rows) in enumerate(codecs.items()):
-            best = frontier(rows)
+    for place, (title, codecs) in zip(axes.flat, shown.items(), strict=False):
+        floors = {"Gaussian floor": 2.0 ** (-2 * at), "unbiased floor": 1 / (2.0 ** (2 * at) - 1)}
+        for (name, errors), dashes in zip(floors.items(), ("-", ":"), strict=True):
+            place.plot(at, errors, dashes, color="black", linewidth=1, label=name)
+        for name in filter(codecs.__contains__, names):
+            best = frontier(codecs[name])
             dashes = "-" if name in COMPRESSORS else "--"  # others are dashed
-            place.plot([r["bits"] for r in best], [r["nmse"] for r in best], dashes, marker=".",
-                       color=colormaps["tab20"](number % 20), label=name)  # fmt: skip
-        place.set(xscale="log", yscale="log", xlim=(0.02, 20), ylim=(1e-4, 2), title=title,
-                  xlabel="bits per number", ylabel="NMSE")  # fmt: skip
+            mark = "." if len(best) > 1 else "x"
+            place.plot([r["bits"] for r in best], [r["nmse"] for r in best], dashes, marker=mark,
+                       linewidth=1.2, color=colours[name], label=name)  # fmt: skip
+        place.set(xscale="log", yscale="log", xlim=(0.02, 10), ylim=(1e-4, 2), title=title)
         place.grid(color="#e5e5e5", linewidth=0.6)
+    figure.supxlabel("bits per number")
+    figure.supylabel("NMSE")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", frameon=False)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=150)
 
 
 def run(
