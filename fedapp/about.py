@@ -3,17 +3,16 @@
 import ast
 import json
 import textwrap
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 from fedapp import memory
 from fedapp.algorithm import Algorithm
-from fedapp.compression import COMPRESSORS
 from fedapp.doors import is_outside
 from fedapp.keys import Key, declared_keys
 from fedapp.parsing import config_type, parse_run_config
-from fedapp.registry import ALGORITHMS, find_algorithm
+from fedapp.registry import find_algorithm
+from fedapp.unused import ignored
 
 INDENT = "#     "
 
@@ -61,14 +60,11 @@ def keys_of(name: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def listened_to(name: str) -> Iterator[Key]:
-    """Yield the keys that can make a difference to an algorithm's runs: not those of other algorithms."""
-    algorithm = find_algorithm(name)
-    others = {known.table for known in ALGORITHMS.values()} - {algorithm.table} - {*COMPRESSORS}
-    unread = {f"{algorithm.table}.{key}" for key in algorithm.unread}
-    for key in declared_keys(config_type(name)):
-        if key.path not in {"algorithm", *unread} and key.table not in others:
-            yield key
+def listened_to(name: str) -> list[Key]:
+    """Return the keys that can make a difference to an algorithm's runs: not those of other algorithms."""
+    keys = {key.path: key for key in declared_keys(config_type(name)) if key.path != "algorithm"}
+    unused = ignored(keys, {"algorithm": name}, find_algorithm(name))
+    return [key for path, key in keys.items() if path not in unused]
 
 
 def _lines(key: Key, value: object, width: int) -> list[str]:

@@ -1,11 +1,13 @@
 """Keys that are set and make no difference: those of another algorithm, or of a part that the run does not have."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from fedapp.algorithm import Algorithm
 from fedapp.compression import COMPRESSORS
 from fedapp.config import RunConfig
 from fedapp.doors import is_outside
-from fedapp.problems import KINDS, kind_of
+from fedapp.problems.kinds import KINDS, find_kind
 from fedapp.registry import ALGORITHMS, find_algorithm
 
 # key -> the key that decides whether it is used, and the values with which it is
@@ -41,12 +43,26 @@ USED_ABOVE_0 = {
 def unused_keys(config: RunConfig) -> dict[str, str]:
     """Return the keys with another value than their default that this run ignores, each with the reason."""
     values, defaults = config.flat(), type(config)().flat()
-    reasons = dict(_reasons(config))
-    return {
-        key: reasons[key]
-        for key, value in values.items()
-        if key in reasons and value != defaults[key]
-    }
+    changed = [key for key, value in values.items() if value != defaults[key]]
+    return ignored(changed, values, find_algorithm(config.algorithm))
+
+
+def ignored(
+    keys: Iterable[str], values: Mapping[str, Any], algorithm: Algorithm | None
+) -> dict[str, str]:
+    """Return those of these keys that a run with these values ignores, each with the reason.
+
+    Where a value that decides is not known, as in results of older versions, nothing is ignored; nor where the algorithm is not.
+    """
+    reasons = dict(_reasons(values, algorithm))
+    found = {key: reasons.get(key) or reasons.get(_table(key)) for key in keys}
+    return {key: why for key, why in found.items() if why}
+
+
+def _table(key: str) -> str:
+    """Return the beginning that a key shares with those of its table, "fedprox." of "fedprox.mu"; or nothing."""
+    table, dot, _ = key.partition(".")
+    return table + dot if dot else ""
 
 
 def warning(configs: Sequence[RunConfig]) -> str:
@@ -63,44 +79,55 @@ def warning(configs: Sequence[RunConfig]) -> str:
     return f"Not used by {runs}: {', '.join(f'{key} ({why})' for key, why in unused.items())}."
 
 
-def _reasons(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Yield the keys that a run ignores, whatever their values, and why."""
-    values = config.flat()
-    unused = dict(_unused_tables(config))
-    for key in values:
-        table, dot, _ = key.partition(".")
-        if dot and table in unused:
-            yield key, unused[table]
-    algorithm = find_algorithm(config.algorithm)
-    for name in algorithm.unread:
-        yield f"{algorithm.table}.{name}", f"algorithm is {config.algorithm}"
+def _reasons(values: Mapping[str, Any], algorithm: Algorithm | None) -> Iterator[tuple[str, str]]:
+    """Yield the keys and whole tables ("fedprox.") that a run ignores, and why."""
+    if algorithm is not None:
+        yield from _of_algorithms(values, algorithm)
     for key, (decisive, used_with) in USED_WITH.items():
-        if values[decisive] not in used_with and not (key == "norm" and is_outside(config.model)):
-            yield key, f"{decisive} is {values[decisive]}"
+        value = values.get(decisive, used_with[0])
+        if value not in used_with and not (key == "norm" and is_outside(value)):
+            yield key, f"{decisive} is {value}"
     for key, decisive in USED_ABOVE_0.items():
-        if not values[decisive]:
+        if not values.get(decisive, 1):
             yield key, f"{decisive} is 0"
-    kind = kind_of(config)
-    if not kind.uses_model and not is_outside(config.problem):
-        yield "model", f"the problem is {kind.name}"
+    if "dataset" in values:
+        yield from _of_problems(*(str(values.get(k, "")) for k in ("problem", "dataset", "model")))
 
 
-def _unused_tables(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Yield the tables of algorithms, compressors and problems that a run does not have, and why."""
-    chosen = find_algorithm(config.algorithm)
+def _of_algorithms(values: Mapping[str, Any], algorithm: Algorithm) -> Iterator[tuple[str, str]]:
+    """Yield the tables of other algorithms and compressors, and the keys of its table that an algorithm does not read."""
+    why = f"algorithm is {values['algorithm']}"
     for other in ALGORITHMS.values():
         # qsgd is an algorithm and a compressor; the table is the compressor's.
-        if other.table != chosen.table and other.table not in COMPRESSORS:
-            yield other.table, f"algorithm is {config.algorithm}"
-    compressor = config.compressor or chosen.compressor
-    if not is_outside(compressor):
-        inner = getattr(config.table(COMPRESSORS[compressor]), "values", None)  # a sparsifier's
-        for name in COMPRESSORS.keys() - {compressor, getattr(inner, "name", "")}:
-            yield name, f"compressor is {compressor}"
-    if not any(map(is_outside, (config.problem, config.dataset, config.model))):
-        kind = kind_of(config)
-        for problem in KINDS:
-            for table in problem.tables.keys() - kind.tables.keys():
-                yield table, f"the problem is {kind.name}"
-        if config.model != "vit-base":
-            yield "vit", f"model is {config.model}"
+        if other.table != algorithm.table and other.table not in COMPRESSORS:
+            yield f"{other.table}.", why
+    for name in algorithm.unread:
+        yield f"{algorithm.table}.{name}", why
+    if "compressor" in values:
+        compressor = str(values["compressor"] or algorithm.compressor)
+        used = COMPRESSORS.keys() if is_outside(compressor) else {*_made_of(compressor, values)}
+        for name in COMPRESSORS.keys() - used:
+            yield f"{name}.", f"compressor is {compressor}"
+
+
+def _made_of(compressor: str, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a compressor, and the one for the numbers that it keeps, if it has one."""
+    yield compressor
+    inner = values.get(f"{compressor}.values")
+    if inner in COMPRESSORS:
+        yield from _made_of(str(inner), values)
+
+
+def _of_problems(problem: str, dataset: str, model: str) -> Iterator[tuple[str, str]]:
+    """Yield the tables of other problems, and the model's keys if there is no such model."""
+    kind = find_kind(problem, dataset, model)
+    why = f"the problem is {kind.name}"
+    if not kind.uses_model and not is_outside(problem):
+        yield "model", why
+    if any(map(is_outside, (problem, dataset, model))):
+        return
+    for other in KINDS:
+        for table in other.tables.keys() - kind.tables.keys():
+            yield f"{table}.", why
+    if model != "vit-base":
+        yield "vit.", f"model is {model}"

@@ -1,24 +1,16 @@
 """What runs are called in pictures and on the page, and what their configs differ in."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedapp.compression import COMPRESSORS
 from fedapp.data.sources import SHAPES
 from fedapp.errors import ConfigError
 from fedapp.names import display_name
-from fedapp.problems.kinds import KINDS, find_kind
 from fedapp.registry import ALGORITHMS
 from fedapp.report.runs import NOT_COMPARED, Group, Run, in_settings
+from fedapp.unused import ignored
 
-# Keys that only some values of another key read.
-ONLY_WITH = {
-    "partition-alpha": ("partition", "dirichlet"),
-    "classes-per-client": ("partition", "classes"),
-    "trim": ("aggregation", "trimmed-mean"),
-    "clip-radius": ("aggregation", "centered-clipping"),
-}
 # What the titles of panels say instead of a key.
 IN_WORDS = {
     "lr": "local step size",
@@ -93,51 +85,24 @@ def _listed(groups: Sequence[Group], most: int = 10) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def is_read(key: str, config: Mapping[str, Any]) -> bool:
-    """Tell whether a run's result can depend on a key: not on where it is kept, nor on tables of other algorithms."""
-    if key in NOT_COMPARED:
-        return key == "seed"
-    if key == "data-dir":
-        return config.get("dataset") not in SHAPES
-    if key in ONLY_WITH:
-        other, value = ONLY_WITH[key]
-        return bool(config.get(other, value) == value)
-    table, _, own = key.rpartition(".")
-    algorithm = ALGORITHMS.get(str(config.get("algorithm")))
-    if algorithm is None:  # from elsewhere
-        return True
-    if table in {other.table for other in ALGORITHMS.values()} and table not in COMPRESSORS:
-        return table == algorithm.table and own not in algorithm.unread
-    if table in COMPRESSORS:
-        return table in _compressors(config, str(config.get("compressor") or algorithm.compressor))
-    if any(table in kind.tables for kind in KINDS):
-        texts = (str(config.get(name, "")) for name in ("problem", "dataset", "model"))
-        return table in find_kind(*texts).tables
-    return True
-
-
-def _compressors(config: Mapping[str, Any], name: str) -> set[str]:
-    """Return a compressor and those that it is made of: values in its table that name others."""
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        found.add(one := waiting.pop())
-        own = (value for key, value in config.items() if key.startswith(f"{one}."))
-        waiting += [v for v in own if isinstance(v, str) and v in COMPRESSORS and v not in found]
-    return found
+def unread(keys: Iterable[str], config: Mapping[str, Any]) -> set[str]:
+    """Return those of these keys on which a run's result cannot depend: where it is kept, and what it ignores."""
+    known = ALGORITHMS.get(str(config.get("algorithm")))  # None: from elsewhere
+    found = {*ignored(keys, config, known), *NOT_COMPARED} - {"seed"}
+    if config.get("dataset") in SHAPES:
+        found.add("data-dir")
+    return found.intersection(keys)
 
 
 def differing_keys(runs: Sequence[Run]) -> list[str]:
     """Return the keys in which runs differ and that matter to those runs."""
-    keys = dict.fromkeys(key for run in runs for key in run.config)
-    return [key for key in keys if _differs(key, runs)]
-
-
-def _differs(key: str, runs: Sequence[Run]) -> bool:
-    values = {
-        repr(run.config[key]) for run in runs if key in run.config and is_read(key, run.config)
-    }
-    return len(values) > 1
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        skipped = unread(run.config, run.config)
+        for key, value in run.config.items():
+            if key not in skipped:
+                values.setdefault(key, set()).add(repr(value))
+    return [key for key, found in values.items() if len(found) > 1]
 
 
 def what_varies(runs: Sequence[Run], among: Sequence[str] = ()) -> str:

@@ -15,7 +15,7 @@ import fedapp
 from fedapp.figures import TOTAL, Figure, find_figure, headline, ranked
 from fedapp.names import display_name
 from fedapp.report.colours import COLOURS, DASHES
-from fedapp.report.labels import is_read, readable, readable_names
+from fedapp.report.labels import readable, readable_names, unread
 from fedapp.report.runs import Run, in_groups, with_equal_keys
 from fedapp.report.script import WEB, bundle
 
@@ -72,6 +72,7 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
         for key in keys
         if all(config.get(key) == configs[0].get(key) for config in configs)
     }
+    skipped = [unread(keys, config) for config in configs]
     figures = _figures(runs)
     place = {id(run): index for index, run in enumerate(runs)}
     groups = in_groups(runs)
@@ -81,7 +82,7 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
         "colours": COLOURS,
         "dashes": DASHES,
         "algorithms": _display_names(configs),
-        "ignored": [key for key in keys if not any(is_read(key, c) for c in configs)],
+        "ignored": [key for key in keys if all(key in unused for unused in skipped)],
         "metrics": {name: _about(find_figure(name)) for name in (*figures, *SPENT)},
         "headline": headline(figures),
         "figures": figures,
@@ -103,11 +104,11 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
                 "state": "" if run.status.complete else str(run.status.state),
                 "note": notes.get(index, "") if run.status.complete else run.status.text,
                 "config": {k: _value(v) for k, v in config.items() if k not in common},
-                "unread": [key for key in keys if key not in common and not is_read(key, config)],
+                "unread": [key for key in keys if key in unused and key not in common],
                 "length": len(run.rounds),
                 "columns": _columns(run, [*SPENT, *figures]),
             }
-            for index, (run, config) in enumerate(zip(runs, configs, strict=True))
+            for index, (run, config, unused) in enumerate(zip(runs, configs, skipped, strict=True))
         ],
     }
 

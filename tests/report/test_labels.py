@@ -10,10 +10,10 @@ from fedapp.parsing import parse_run_config
 from fedapp.registry import ALGORITHMS
 from fedapp.report.labels import (
     differing_keys,
-    is_read,
     labels_of,
     read_labels,
     readable,
+    unread,
     what_varies,
 )
 from fedapp.report.runs import Group, Run
@@ -76,12 +76,20 @@ def test_tables_of_other_algorithms_and_compressors_are_not_compared() -> None:
     two = run("b", **paq, **{"qsgd.levels": 2, "topk.ratio": 0.2, "fedprox.mu": 0.2})
     assert differing_keys([one, two]) == ["qsgd.levels"]
     assert what_varies([one, two]) == "quantization levels"
-    assert not is_read("results-dir", one.config)
-    assert not is_read("data-dir", one.config | {"dataset": "mnist"})
-    assert not is_read("partition-alpha", one.config)
-    assert is_read("partition-alpha", one.config | {"partition": "dirichlet"})
-    assert is_read("quadratic.heterogeneity", one.config | {"dataset": "quadratic"})
-    assert not is_read("quadratic.heterogeneity", one.config)
+    quadratic = one.config | {"dataset": "quadratic"}
+    for key, config, read in (
+        ("results-dir", one.config, False),
+        ("seed", one.config, True),
+        ("data-dir", one.config | {"dataset": "mnist"}, False),
+        ("data-dir", one.config | {"dataset": "elsewhere"}, True),
+        ("partition-alpha", one.config | {"partition": "iid"}, False),
+        ("partition-alpha", one.config | {"partition": "dirichlet"}, True),
+        ("partition-alpha", {}, True),  # who knows
+        ("quadratic.heterogeneity", quadratic, True),
+        ("quadratic.heterogeneity", one.config | {"dataset": "mnist"}, False),
+        ("model", quadratic, False),
+    ):
+        assert (key not in unread([key], config)) is read, (key, config)
 
 
 def test_titles_name_the_algorithm_alone_if_every_curve_has_another() -> None:
@@ -103,4 +111,4 @@ def test_a_key_that_one_run_reads_does_not_differ() -> None:
 def test_every_key_of_an_algorithm_is_read_by_it(name: str) -> None:
     config = run("a", algorithm=name).config
     keys = ALGORITHMS[name].keys()
-    assert {key for key in keys if is_read(key, config)} == set(keys)
+    assert not unread(keys, config)
