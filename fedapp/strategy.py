@@ -117,7 +117,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         fed_back = tuple(name for name in names if name not in algorithm.client.differences)
         ef21 = compressor and config.error_feedback == EF21
         self.known = MeanOfKnown(fed_back, config.num_clients) if ef21 else None
-        self._aggregator = aggregation.aggregator_of(config, self.privacy, np.zeros_like(x))
+        self._aggregator = aggregation.aggregator_of(config, self.privacy, self.zeros())
         self._buffer_rule = aggregation.buffer_rule_of(config)
         self._round = self._attempt = 0  # under way
         self.nodes_add_up = False  # simulated ones may do so; set by the round loop
@@ -144,6 +144,10 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
 
     def setup(self) -> None:
         """Allocate the server's own state, also when all states are reset."""
+
+    def zeros(self) -> Vector:
+        """Return zeros, as many as x has; they take memory once they are written."""
+        return np.zeros(self.x.shape, self.x.dtype)
 
     def broadcast(self) -> Arrays:
         """Return what every sampled client receives."""

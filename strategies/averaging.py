@@ -63,7 +63,7 @@ class FedAvgM(FederatedStrategy[FedAvgMOptions]):
 
     def setup(self) -> None:
         """Start without momentum."""
-        self.m = np.zeros_like(self.x)
+        self.m = self.zeros()
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Add the mean update to the momentum, and step along that."""
@@ -82,8 +82,8 @@ class FedAdam(FederatedStrategy[FedAdamOptions]):
 
     def setup(self) -> None:
         """Start both moments at zero."""
-        self.m = np.zeros_like(self.x)
-        self.v = np.zeros_like(self.x)
+        self.m = self.zeros()
+        self.v = self.zeros()
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along the first moment, scaled by the root of the second."""

@@ -13,7 +13,6 @@ with all of them that is the papers' rule.
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 from pydantic import Field
 
 from fedapp.algorithm import Algorithm, Needs
@@ -53,7 +52,7 @@ class DIANA(FederatedStrategy[Options]):
     def setup(self) -> None:
         """Start with h = 0."""
         self.alpha = shift_step(self.options.alpha, self.compressor, self.x.size)
-        self.h = np.zeros_like(self.x)
+        self.h = self.zeros()
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step along the estimated gradient, and move the shift."""

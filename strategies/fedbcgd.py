@@ -48,7 +48,7 @@ class FedBCGD(FederatedStrategy[Options]):
     def setup(self) -> None:
         """Divide the model, and start without momentum."""
         self.division = divide(self.layout, self.options.blocks)
-        self.v = np.zeros_like(self.x)
+        self.v = self.zeros()
         self.group: dict[int, int] = {}  # client of this round -> its block
 
     def on_cohort(self, clients: Sequence[int], round_: int, attempt: int) -> None:
@@ -80,7 +80,7 @@ class FedBCGD(FederatedStrategy[Options]):
 
     def reports(self, updates: Sequence[Update]) -> Vector:
         """Return how many clients uploaded each number."""
-        reports = np.zeros_like(self.x)
+        reports = self.zeros()
         for update in updates:
             for place in self.places(update.client):
                 reports[place] += 1
@@ -96,7 +96,7 @@ class FedBCGDPlus(FedBCGD):
     def setup(self) -> None:
         """Start with c = 0."""
         super().setup()
-        self.c = np.zeros_like(self.x)
+        self.c = self.zeros()
 
     def broadcast(self) -> Arrays:
         """Send x and c."""

@@ -9,7 +9,6 @@ clients' h_i and c_i. Client state: h_i and c_i.
 
 from collections.abc import Sequence
 
-import numpy as np
 from pydantic import Field
 
 from fedapp.algorithm import Algorithm, Needs
@@ -33,7 +32,7 @@ class FedDC(Scaffold):
     def setup(self) -> None:
         """Start with h = c = 0."""
         super().setup()
-        self.h = np.zeros_like(self.x)
+        self.h = self.zeros()
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Renew h, step to the mean model plus h, and renew c."""

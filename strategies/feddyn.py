@@ -7,7 +7,6 @@ Down: x. Up: u_i = x - y_i. Server state: h, the mean of all clients' h_i. Clien
 
 from collections.abc import Sequence
 
-import numpy as np
 from pydantic import Field
 
 from fedapp.algorithm import Algorithm, Needs
@@ -30,7 +29,7 @@ class FedDyn(FederatedStrategy[Options]):
 
     def setup(self) -> None:
         """Start with h = 0."""
-        self.h = np.zeros_like(self.x)
+        self.h = self.zeros()
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Renew h, and step to the mean model less h/alpha."""

@@ -59,7 +59,7 @@ class GradMA(FederatedStrategy[Options]):
 
         self.memory_size = memory_size(self.config)
         demand_room(self.memory_size, self.x.size, self.config.clients_per_round)
-        self.m = np.zeros_like(self.x)
+        self.m = self.zeros()
         scope = self.layout.tensors if self.options.scope == "layer" else (self.x.size,)
         self.D = Memory(self.memory_size, scope, self.x.dtype)
         self.slots: dict[int, int] = {}  # client -> its slot; the oldest first

@@ -9,7 +9,6 @@ Client state: g_old, its latest update.
 
 from collections.abc import Sequence
 
-import numpy as np
 from pydantic import Field
 
 from fedapp.algorithm import Algorithm, Needs
@@ -32,8 +31,8 @@ class MIFA(FederatedStrategy[Options | NoOptions]):
 
     def setup(self) -> None:
         """Start with no updates and without momentum."""
-        self.d = np.zeros_like(self.x)
-        self.m = np.zeros_like(self.x)
+        self.d = self.zeros()
+        self.m = self.zeros()
         self.beta1 = self.options.beta1 if isinstance(self.options, Options) else 0.0
 
     def aggregate(self, updates: Sequence[Update]) -> None:

@@ -7,7 +7,6 @@ Down: x and m. Up: u_i = x - y_i and G_i(x), two vectors. Server state: m. No cl
 
 from collections.abc import Sequence
 
-import numpy as np
 from pydantic import Field
 
 from fedapp.algorithm import Algorithm, Needs
@@ -30,7 +29,7 @@ class MimeLite(FederatedStrategy[Options]):
 
     def setup(self) -> None:
         """Start without momentum."""
-        self.m = np.zeros_like(self.x)
+        self.m = self.zeros()
 
     def broadcast(self) -> Arrays:
         """Send x and m."""

@@ -12,7 +12,6 @@ up in them.
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from fedapp.algorithm import Algorithm, Needs
@@ -51,7 +50,7 @@ class Scaffold(FederatedStrategy[Table]):
 
     def setup(self) -> None:
         """Start with c = 0."""
-        self.c = np.zeros_like(self.x)
+        self.c = self.zeros()
 
     def broadcast(self) -> Arrays:
         """Send x and c."""
