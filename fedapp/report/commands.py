@@ -197,6 +197,8 @@ def grid(
     ],
     value: Annotated[str, typer.Option("--value", help=METRIC)] = "",
     title: Annotated[str, typer.Option("--title")] = "",
+    width: Width = None,
+    font_size: FontSize = None,
     output: Picture = Path("grid.png"),
 ) -> None:
     """Draw a heat map: the runs' best metric over two config keys.
@@ -208,7 +210,8 @@ def grid(
 
     _check_picture(output)
     loaded = load_runs(runs)
-    draw_grid(loaded, x, y, figure_to_show(loaded, value), output, title)
+    metric = figure_to_show(loaded, value)
+    draw_grid(loaded, x, y, metric, output, title, width or 0, font_size or 0)
     typer.echo(str(output))
 
 

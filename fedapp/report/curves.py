@@ -26,7 +26,7 @@ from fedapp.report.colours import COLOURS, DASHES, MARKERS, share_drawn
 from fedapp.report.labels import labels_of, read_labels, what_varies
 from fedapp.report.pictures import FONT_SIZE, paper_style, save_picture
 from fedapp.report.runs import Group, Run, in_groups, short_names
-from fedapp.report.units import familiar_unit
+from fedapp.report.units import familiar_unit, in_unit
 
 LARGEST = 1e150  # of what is drawn
 MANY = 12  # points, above which only some have a marker
@@ -40,7 +40,6 @@ AXES = {
     "time": "simulated_seconds",
     "nominal-time": "simulated_seconds_nominal",
 }
-UNITS = {"bytes": "B", "seconds": "s"}  # of the heat map
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def _draw_panel(axes: Axes, panel: _Panel, look: Look) -> None:
     label, size = plain(against.label), 1.0
     if against.unit:
         unit, size = familiar_unit(against.unit, _typical(panel.lines, log))
-        label = f"{_without_unit(label, against.unit)} ({unit})"
+        label = in_unit(label, against.unit, unit)
     left, right = (f(f(line.at) for line in panel.lines) / size for f in (min, max))
     for line in panel.lines:
         marked = marked_points(line.at / size, left, right, line.look, log)
@@ -199,11 +198,6 @@ def _typical(lines: Sequence[_Line], log: bool) -> float:
     if log and len(positive):
         return float(np.sqrt(positive.min()) * np.sqrt(positive.max()))
     return float(values.max(initial=0))
-
-
-def _without_unit(label: str, unit: str) -> str:
-    """Return an axis's label without the name of its unit: "uplink bytes, all clients" is "uplink, all clients"."""
-    return label.replace(f" {unit}", "", 1)
 
 
 def marked_points(

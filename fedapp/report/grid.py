@@ -1,7 +1,7 @@
 """A heat map of runs over two config keys."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +9,27 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from fedapp.errors import ConfigError
-from fedapp.figures import find_figure, human_bytes
-from fedapp.report.curves import LARGEST, UNITS, plain
-from fedapp.report.pictures import save_picture
+from fedapp.figures import Figure as Metric
+from fedapp.figures import find_figure
+from fedapp.report.curves import LARGEST, plain
+from fedapp.report.pictures import paper_style, save_picture
 from fedapp.report.runs import Run, judged_by, replicates, setting_of
+from fedapp.report.units import UNITS, familiar_unit, in_unit
 
 
-def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title: str = "") -> None:
+def draw_grid(
+    runs: Sequence[Run],
+    x: str,
+    y: str,
+    value: str,
+    path: Path,
+    title: str = "",
+    width: float = 0,
+    font_size: float = 0,
+) -> None:
     """Draw the best `value` of the runs, or what they spent of it, for every pair of values of two keys.
 
     A cell is the mean over its complete runs with different seeds. One that holds other runs is marked, and
@@ -54,32 +64,41 @@ def draw_grid(runs: Sequence[Run], x: str, y: str, value: str, path: Path, title
     below = _below(notes)
     if validated:
         below.append(f"framed: chosen on validation data ({plain(judge)})")
-    figure = Figure(
-        figsize=(1.6 + 0.9 * len(columns), 1.4 + 0.7 * len(rows) + 0.2 * len(below)),
-        layout="constrained",
-    )
-    axes = figure.subplots()
+    with paper_style(font_size) as font:
+        height = 1.4 + 0.7 * len(rows) + 0.2 * len(below)
+        figure = Figure(figsize=(width or 1.6 + 0.9 * len(columns), height), layout="constrained")
+        axes = figure.subplots()
+        _draw_cells(axes, values, states, find_figure(value), 0.9 * font)
+        if validated:
+            _frame(axes, judged, find_figure(judge).better == "lower")
+        axes.set_xticks(range(len(columns)), [_tick(v) for v in columns])
+        axes.set_yticks(range(len(rows)), [_tick(v) for v in rows])
+        axes.set(xlabel=plain(x), ylabel=plain(y), title=title)
+        if below:
+            figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=0.7 * font)
+        save_picture(figure, path)
+
+
+def _draw_cells(
+    axes: Axes,
+    values: NDArray[np.float64],
+    states: Mapping[tuple[int, int], str],
+    shown: Metric,
+    font: float,
+) -> None:
+    """Colour the cells and write their values into them, in a unit that the bar of colours names."""
+    label, form = f"best {plain(shown.label)}", ".3f"
+    if shown.unit in UNITS:
+        unit, size = familiar_unit(shown.unit, float(np.nanmax(values)))
+        values, label, form = values / size, in_unit(plain(shown.label), shown.unit, unit), ".3g"
     image = axes.imshow(values, cmap="viridis", origin="lower", aspect="auto")
     middle = (np.nanmin(values) + np.nanmax(values)) / 2
     for (row, column), number in np.ndenumerate(values):
         state = states.get((row, column), "")
-        text = state if np.isnan(number) else f"{_written(value, number)}{'*' if state else ''}"
+        text = state if np.isnan(number) else f"{number:{form}}{'*' if state else ''}"
         colour = "black" if np.isnan(number) or number > middle else "white"
-        axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=9)
-    if validated:
-        _frame(axes, judged, find_figure(judge).better == "lower")
-    axes.set_xticks(range(len(columns)), [_tick(v) for v in columns])
-    axes.set_yticks(range(len(rows)), [_tick(v) for v in rows])
-    axes.set(xlabel=plain(x), ylabel=plain(y), title=title)
-    shown = find_figure(value)
-    bar = figure.colorbar(
-        image, label=f"{'' if shown.unit in UNITS else 'best '}{plain(shown.label)}"
-    )
-    if shown.unit in UNITS:
-        bar.ax.yaxis.set_major_formatter(EngFormatter(UNITS[shown.unit]))
-    if below:
-        figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=7)
-    save_picture(figure, path)
+        axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=font)
+    axes.figure.colorbar(image, label=label)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -95,10 +114,6 @@ def _frame(axes: Axes, values: NDArray[np.float64], lower: bool) -> None:
     axes.add_patch(
         Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, fill=False, edgecolor="red", linewidth=2)
     )
-
-
-def _written(name: str, number: float) -> str:
-    return human_bytes(number) if find_figure(name).unit == "bytes" else f"{number:.3f}"
 
 
 MOST_NOTES = 8

@@ -14,3 +14,8 @@ def familiar_unit(kind: str, value: float) -> tuple[str, float]:
     units = UNITS[kind]
     least = LEAST.get(kind, 1.0)
     return next((unit for unit in reversed(units) if value >= least * unit[1]), units[0])
+
+
+def in_unit(label: str, kind: str, unit: str) -> str:
+    """Write a label with its unit: "uplink bytes, all clients" in MB is "uplink, all clients (MB)"."""
+    return f"{label.replace(f' {kind}', '', 1)} ({unit})"

@@ -136,6 +136,11 @@ def test_a_map_over_two_keys(
     assert fedapp(monkeypatch, *words) == 0
     with Image.open(tmp_path / "g.png") as drawn:
         assert len(set(drawn.convert("L").getdata())) > 50
+    svg = tmp_path / "g.svg"
+    spent = ["--value", "uplink_bytes", "--width", "2.5", "--font-size", "6", "-o", str(svg)]
+    assert fedapp(monkeypatch, *words, *spent) == 0
+    assert "<!-- uplink, all clients (kB) -->" in svg.read_text(), "a unit that people use"
+    assert 'width="180pt"' in svg.read_text()
     run_inline(num_rounds=2, run_name="g-other", lr=0.1, local_steps=1, batch_size=7)
     assert fedapp(monkeypatch, *words) == 2
     assert "differ in batch-size" in capsys.readouterr().err
