@@ -144,12 +144,15 @@ def fedbcgd_readings() -> Iterator[Reading]:
         "eq. 72": "c_j is the mean of the c_i,j: a client renews what it uploads",
         "in use": "all of c_i is renewed, c_j moves by blocks K/M times the group's mean: right on average only",
     }
-    keys = {"eq. 72": "default", "line 26": '`fedbcgd.control = "printed"`'}
+    keys = {"eq. 72": "", "line 26": "printed", "eq. 71": "equation-71", "in use": "scaled"}
     for start in ("zero", "gradient"):
         for control, why in whys.items():
             named = f"{control}, c_i from {'0' if start == 'zero' else 'grad f_i(x_0)'}"
-            ours = keys.get(control, "") if start == "zero" else ""
-            yield Reading("FedBCGD, c", named, run(control, start), ours, why)
+            ours = [f'`control = "{keys[control]}"`'] if keys[control] else []
+            ours += [] if start == "zero" else ['`start = "gradient"`']
+            yield Reading(
+                "FedBCGD, c", named, run(control, start), ", ".join(ours) or "default", why
+            )
     yield Reading(
         "FedBCGD, line 13",
         "signs of eq. 78",

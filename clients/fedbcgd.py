@@ -7,7 +7,7 @@ from torch import Tensor
 
 from clients.averaging import FedAvgClient
 from fedapp.client import Client
-from fedapp.models.layout import divide
+from fedapp.models.layout import EVERY_BLOCK, divide
 
 if TYPE_CHECKING:
     from strategies.fedbcgd import Options
@@ -21,8 +21,7 @@ class BlockClient(Client):
     def choose(self, block: Tensor) -> None:
         """Take on the block that the server has dealt."""
         layout = self.objective.layout
-        division = divide(layout, self.options.blocks)
-        self.places = (division.blocks[int(block)], division.shared)
+        self.places = divide(layout, self.options.blocks).parts(int(block))
         pieces = tuple(piece for part in self.places for piece in layout.pieces_within(part))
         self.uplink = self.uplink.for_pieces(pieces)
 
@@ -48,16 +47,16 @@ class FedBCGDPlusClient(BlockClient):
     clips_direction = True  # clipped one by one, its gradients would be a biased estimate
 
     def update(self, x: Tensor, c: Tensor, block: Tensor) -> dict[str, Tensor]:
-        """Step along g(y) - g(x; same batch) + G_i(x) - c_i + c, then c_i <- G_i(x)."""
+        """Step along g(y) - g(x; same batch) + G_i(x) - c_i + c, then c_i <- G_i(x); without a block, only the latter."""
         self.choose(block)
         y, G = x.clone(), self.full_gradient(x)
         c_i = self.state.get("c_i", torch.zeros_like(x))
         shift = G - c_i + c
-        for batch in self.batches():
+        for batch in self.batches() if int(block) != EVERY_BLOCK else ():
             direction = self.gradient(y, batch) + shift
             y -= self.lr * self.clipped(direction - self.gradient_aside(x, batch))
         dc = self.send("dc", self.of(G - c_i))
-        if self.options.control == "printed":
+        if self.options.control != "consistent":
             self.state["c_i"] = G
         else:  # only what the server hears of, so that c stays the mean of all c_i
             c_i = c_i.clone()

@@ -115,7 +115,7 @@ def make_strategy(
         frozen=frozen_part_of(problem),
     )
     if isinstance(strategy.compressor, Budgeted) and not _sends_all(algorithm):
-        for pieces in set(_first_cohort(strategy)):
+        for pieces in set(_usual_cohort(strategy)):
             size = sum(piece.size for piece in pieces)
             strategy.compressor.for_pieces(pieces).rehearse(size)
     return strategy
@@ -136,17 +136,17 @@ def warnings(strategy: FederatedStrategy[Any]) -> list[str]:
     return said + strategy.downlink.warnings() + strategy.privacy.warnings()
 
 
-def _first_cohort(strategy: FederatedStrategy[Any]) -> list[Pieces]:
-    """Return what each client of a round sends."""
+def _usual_cohort(strategy: FederatedStrategy[Any]) -> list[Pieces]:
+    """Return what each client of a round sends; the first round may be another matter."""
     clients = range(strategy.config.clients_per_round)
-    strategy.on_cohort(clients, 1, 0)
+    strategy.on_cohort(clients, 2, 0)
     return [strategy.sent_pieces(client) for client in clients]
 
 
 def what_is_sent(strategy: FederatedStrategy[Any]) -> str:
     """Say what leaves a node."""
     return strategy.upload.in_words(
-        _first_cohort(strategy), node_privacy(strategy.config).sent_beside
+        _usual_cohort(strategy), node_privacy(strategy.config).sent_beside
     )
 
 
@@ -164,7 +164,7 @@ def _what_evaluation_sends(config: RunConfig) -> list[str]:
 
 def expected_bytes(strategy: FederatedStrategy[Any]) -> tuple[float, float]:
     """Return about what a round's clients send and receive: nominal bits up, and what is usual down on a grid."""
-    cohort = _first_cohort(strategy)
+    cohort = _usual_cohort(strategy)
     up = sum(strategy.upload.nominal_bits(pieces) / 8 for pieces in cohort)
     delivered = strategy.delivers * strategy.x.nbytes
     down = strategy.downlink.expected_bytes(strategy.broadcast(), delivered)

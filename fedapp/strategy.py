@@ -157,6 +157,10 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         """Return what one sampled client alone receives: what was left for it to `deliver`."""
         return self.ledger.delivery(client)
 
+    def cohort_size(self, round_: int) -> int:
+        """Return how many clients a round invites."""
+        return self.config.clients_per_round
+
     def on_cohort(self, clients: Sequence[int], round_: int, attempt: int) -> None:
         """Prepare for a cohort; called once it is sampled, before messages are built."""
 
@@ -232,7 +236,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         needed = max(self.min_clients, 1)
         wait_for_clients(self.hosting, grid, needed, self.config.node_timeout)
         pool, seed = self.privacy.pool(self.hosting.clients)
-        size = self.config.clients_per_round
+        size = self.cohort_size(server_round)
         cohort = sample_cohort(pool, size, seed, server_round, self._attempt)
         cohort = [client for client in cohort if client in self.hosting.node_of]
         self.privacy.invited(cohort)

@@ -16,7 +16,8 @@ from pydantic import Field
 from fedapp.aggregation import Places
 from fedapp.algorithm import Algorithm, Needs
 from fedapp.config import RunConfig
-from fedapp.models.layout import Layout, Piece, divide
+from fedapp.errors import ConfigError
+from fedapp.models.layout import EVERY_BLOCK, Layout, Piece, divide
 from fedapp.problems.protocols import Vector
 from fedapp.randomness import generator
 from fedapp.strategy import FederatedStrategy
@@ -33,9 +34,15 @@ class Options(Table):
         description="into which the model is divided, beside the shared one (its head)",
     )
     momentum: float = Field(0.5, ge=0, lt=1, description="lambda, of the server's step")
-    control: Literal["consistent", "printed"] = Field(
+    control: Literal["consistent", "printed", "equation-71", "scaled"] = Field(
         "consistent",
-        description='fedbcgd-plus: a client renews what it uploads of c_i ("consistent"), or all of it ("printed")',
+        description='fedbcgd-plus: how c is renewed, by equation 72 ("consistent"), by line 26 ("printed"), by '
+        '"equation-71", or "scaled" to all clients; docs/readings.md compares them',
+    )
+    start: Literal["zero", "gradient"] = Field(
+        "zero",
+        description='fedbcgd-plus: the first c_i, "zero" or each client\'s "gradient" at x_0, for which round 1 asks all '
+        "clients and trains nothing",
     )
 
 
@@ -65,7 +72,7 @@ class FedBCGD(FederatedStrategy[Options]):
 
     def places(self, client: int) -> Places:
         """Return what a client uploads: its block, then the shared one."""
-        return self.division.blocks[self.group[client]], self.division.shared
+        return self.division.parts(self.group[client])
 
     def sent_pieces(self, client: int) -> tuple[Piece, ...]:
         """Return the tensors of its block and of the shared one."""
@@ -88,7 +95,12 @@ class FedBCGD(FederatedStrategy[Options]):
 
 
 class FedBCGDPlus(FedBCGD):
-    """FedBCGD with control variates and variance reduction on the clients."""
+    """FedBCGD with control variates and variance reduction on the clients.
+
+    Readings of how c is renewed: equation 72 ("consistent"), in which c stays the mean of all c_i because a client renews
+    only what it uploads; line 26 ("printed"); equation 71; and c moved as far as the mean of all clients probably has
+    ("scaled"). In the last three a client renews all of its c_i.
+    """
 
     only_sums = True
     keeps = ("v", "c")
@@ -98,6 +110,22 @@ class FedBCGDPlus(FedBCGD):
         super().setup()
         self.c = self.zeros()
 
+    def cohort_size(self, round_: int) -> int:
+        """Invite everyone to a round that asks for gradients."""
+        return (
+            self.config.num_clients if self.asks_gradients(round_) else super().cohort_size(round_)
+        )
+
+    def on_cohort(self, clients: Sequence[int], round_: int, attempt: int) -> None:
+        """Deal the clients into groups; gradients are uploaded whole."""
+        super().on_cohort(clients, round_, attempt)
+        if self.asks_gradients(round_):
+            self.group = dict.fromkeys(self.group, EVERY_BLOCK)
+
+    def asks_gradients(self, round_: int) -> bool:
+        """Return whether a round only asks for the first c_i."""
+        return round_ == 1 and self.options.start == "gradient"
+
     def broadcast(self) -> Arrays:
         """Send x and c."""
         return {"x": self.x, "c": self.c}
@@ -105,10 +133,32 @@ class FedBCGDPlus(FedBCGD):
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Step as FedBCGD does, and renew c."""
         super().aggregate(updates)
-        change = self.total(updates, "dc") / self.config.num_clients
-        if self.options.control == "printed":
-            change[self.division.shared] /= len(self.division.blocks)
-        self.c = self.c + change
+        self.c = self.c + self.change_of_c(updates)
+
+    def change_of_c(self, updates: Sequence[Update]) -> Vector:
+        """Return what is added to c; after a round that asked for gradients, c is their mean."""
+        total, N, s = (
+            self.total(updates, "dc"),
+            self.config.num_clients,
+            self.config.clients_per_round,
+        )
+        blocks, control = len(self.division.blocks), self.options.control
+        if control == "consistent" or EVERY_BLOCK in self.group.values():
+            return total / N
+        if control == "scaled":
+            return (s / N) * total / np.maximum(self.reports(updates), 1)
+        change = (s / blocks if control == "equation-71" else 1) * total / N
+        change[self.division.shared] /= blocks
+        return change
+
+
+def check_start(config: RunConfig) -> None:
+    """Refuse a first round with everyone where privacy is accounted for sampled rounds."""
+    if config.table(Options).start == "gradient" and config.dp.clip:
+        raise ConfigError(
+            'With fedbcgd.start = "gradient" every client answers in round 1, which differential privacy is not accounted '
+            'for: set fedbcgd.start = "zero".'
+        )
 
 
 def notes(config: RunConfig, layout: Layout) -> list[str]:
@@ -129,7 +179,7 @@ ALGORITHM = Algorithm(
     "clients.fedbcgd:FedBCGDClient",
     options=Options,
     needs=Needs(no_server_lr=True, uniform_weighting=UNIFORM, no_error_feedback=NO_FEEDBACK),
-    unread=("control",),
+    unread=("control", "start"),
     notes=notes,
 )
 PLUS = Algorithm(
@@ -147,5 +197,6 @@ PLUS = Algorithm(
     ),
     stateful=True,
     table="fedbcgd",
+    check=check_start,
     notes=notes,
 )

@@ -731,10 +731,16 @@ def fedbcgd_plus(
     momentum: float,
     N: int,
     control: str,
+    start: str = "zero",
 ) -> Iterator[Vector]:
-    """FedBCGD+, `consistent` or as `printed`."""
+    """FedBCGD+ with each reading of c: equation 72 (`consistent`), line 26 (`printed`), equation 71, and `scaled`."""
     v, c, c_i = np.zeros_like(x), np.zeros_like(x), np.zeros((N, len(x)))
-    for k, dealt in enumerate(groups, 1):
+    K, first = sum(map(len, groups[-1])) / len(blocks), 1
+    if start == "gradient":  # one round more, in which x stays
+        c_i = np.array([G(i, x) for i in range(N)])
+        c, groups, first = c_i.mean(axis=0), groups[1:], 2
+        yield x
+    for k, dealt in enumerate(groups, first):
         y, change = {}, {}
         for group in dealt:
             for i in group:
@@ -750,13 +756,19 @@ def fedbcgd_plus(
                 a = sum(y[i][part] for i in clients) / len(clients)
                 v[part] = momentum * v[part] + (a - x[part])
                 new[part] = x[part] + v[part]
-                count = N * len(blocks) if control == "printed" and part is shared else N
-                new_c[part] = c[part] + sum(change[i][part] for i in clients) / count
+                total = sum(change[i][part] for i in clients)
+                if control == "scaled":  # (blocks K/N) times the group's mean
+                    new_c[part] = c[part] + len(blocks) * K / N * (total / len(clients))
+                else:
+                    factor = {"consistent": 1 / N, "printed": 1 / N, "equation-71": K / N}[control]
+                    if part is shared and control != "consistent":
+                        factor = factor / len(blocks)
+                    new_c[part] = c[part] + factor * total
             else:
                 v[part] = momentum * v[part]
         for block, group in zip(blocks, dealt, strict=True):
             for i in group:
-                heard = list(range(len(x))) if control == "printed" else block + shared
+                heard = block + shared if control == "consistent" else list(range(len(x)))
                 c_i[i][heard] = c_i[i][heard] + change[i][heard]
         x, c = new, new_c
         yield x

@@ -75,12 +75,20 @@ class Layout:
         return tuple(pieces)
 
 
+EVERY_BLOCK = -1  # in place of a block's number
+
+
 @dataclass(frozen=True)
 class Division:
     """Contiguous blocks, and the shared block behind them."""
 
     blocks: tuple[slice, ...]
     shared: slice
+
+    def parts(self, block: int) -> tuple[slice, slice]:
+        """Return a block, or all of them, and the shared one."""
+        everything = slice(0, self.shared.start)
+        return everything if block == EVERY_BLOCK else self.blocks[block], self.shared
 
 
 # The layers of each block in FedBCGD's tables (section 6.6 of its supplement); biases go with their layers.

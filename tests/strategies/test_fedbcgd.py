@@ -18,6 +18,7 @@ from fedapp.models.networks import layout_of, make_network
 from fedapp.parsing import parse_run_config
 from fedapp.problems import kind_of, make_problem
 from fedapp.randomness import generator, sample_cohort
+from fedapp.registry import find_algorithm
 from fedapp.tables import Value
 from fedapp.wire import Update
 from tests import oracles
@@ -129,14 +130,22 @@ NETWORK: dict[str, Value] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algorithm", "control"),
-    [("fedbcgd", "consistent"), ("fedbcgd-plus", "consistent"), ("fedbcgd-plus", "printed")],
+    ("algorithm", "control", "start"),
+    [
+        ("fedbcgd", "consistent", "zero"),
+        ("fedbcgd-plus", "consistent", "zero"),
+        ("fedbcgd-plus", "consistent", "gradient"),
+        ("fedbcgd-plus", "printed", "zero"),
+        ("fedbcgd-plus", "printed", "gradient"),
+        ("fedbcgd-plus", "equation-71", "zero"),
+        ("fedbcgd-plus", "scaled", "gradient"),
+    ],
 )
-def test_a_network_with_its_shared_head(algorithm: str, control: str) -> None:
+def test_a_network_with_its_shared_head(algorithm: str, control: str, start: str) -> None:
     """The pseudocode, with gradients of the problem's own, over 30 sampled rounds."""
-    config = parse_run_config(
-        kebab(NETWORK | {"algorithm": algorithm, "fedbcgd__control": control})
-    )
+    keys: dict[str, Value] = {"algorithm": algorithm}
+    keys |= {"fedbcgd__control": control, "fedbcgd__start": start}
+    config = parse_run_config(kebab(NETWORK | keys))
     problem: Any = make_problem(config)
 
     def g(k: int, i: int, t: int, y: oracles.Vector) -> oracles.Vector:
@@ -160,7 +169,7 @@ def test_a_network_with_its_shared_head(algorithm: str, control: str) -> None:
     theirs = list(
         oracles.fedbcgd(x, g, groups, **common)
         if algorithm == "fedbcgd"
-        else oracles.fedbcgd_plus(x, g, full, groups, **common, N=9, control=control)
+        else oracles.fedbcgd_plus(x, g, full, groups, **common, N=9, control=control, start=start)
     )
     for ours, expected in zip(trajectory(config), theirs, strict=True):
         assert np.linalg.norm(ours - expected) < 1e-8 * np.linalg.norm(expected)
@@ -179,6 +188,18 @@ EXACT: dict[str, Value] = {
     "num_rounds": 240,
     "eval_every": 10,
 }
+
+
+def test_everyone_is_asked_for_a_gradient_before_training(run_inline: RunInline) -> None:
+    keys: dict[str, Value] = EXACT | {"clients_per_round": 5, "num_rounds": 3, "eval_every": 1}
+    asked, *trained = read_rounds(run_inline(**keys, fedbcgd__start="gradient"))
+    assert [r["clients"] for r in (asked, *trained)] == [10, 5, 5]
+    start = read_rounds(run_inline(**keys | {"num_rounds": 1, "lr": 1e-12}))[0]["distance"]
+    assert asked["distance"] == pytest.approx(start)
+    assert trained[0]["distance"] < start
+    private = kebab(keys | {"fedbcgd__start": "gradient", "dp__clip": 1.0})
+    with pytest.raises(ConfigError, match=r'set fedbcgd\.start = "zero"'):
+        find_algorithm("fedbcgd-plus").check(parse_run_config(private))
 
 
 @pytest.mark.slow
