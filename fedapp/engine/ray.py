@@ -225,7 +225,8 @@ class RayGrid(LocalGrid):
                 content = put_together(layout, buffer, copy=local, but=wire.SUMS)
                 part.job.add_up(wire.take_sums(content))
                 part.job.parts.append(content)
-                if stateful:
+                # Of a job that was given up, others may have trained the clients since.
+                if stateful and any(part.job is job for job in self._jobs.values()):
                     self._home |= dict.fromkeys(part.clients, part.index)
             except RayError as error:
                 part.job.error = f"its worker failed: {str(error).strip().splitlines()[-1]}"

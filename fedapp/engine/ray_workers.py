@@ -43,6 +43,7 @@ from fedapp.tables import Value
 log = logging.getLogger("flwr")
 NODE = 1
 STARTS = 3  # tries
+PATIENCE = 60.0  # seconds, after which it is said that workers have no place
 
 
 def _probe(address: str) -> None:
@@ -133,7 +134,8 @@ class Worker:
         reply = self._app(Message(content, NODE, kind), self._context)
         layout, pieces = layout_of(reply.content)
         where = self._outbox.write(pieces) if self._outbox else joined(pieces)
-        return layout, where, bool(self._context.state), time.perf_counter() - started
+        stateful = any(name.startswith("state.") for name in self._context.state)
+        return layout, where, stateful, time.perf_counter() - started
 
 
 class RayWorkers:
@@ -150,15 +152,18 @@ class RayWorkers:
         device: str = "cpu",
         workers_per_gpu: int = 0,
     ) -> None:
+        self._started_ray = not ray.is_initialized()
+        if address and not self._started_ray:
+            raise ConfigError(
+                "Ray is already running in this process: leave address out, or call ray.shutdown() first."
+            )
         self._app = app
-        self.shares_disk = not address  # clients' states are on a disk that the server sees
         self._directory = shared_memory_dir()
         self.inbox = Inbox()
         self.actors: list[Any] = []
         self._run_config: dict[str, Value] = {}
         self._objects: Any = {}  # given in Python; in the object store
         self._own_ray: OwnRay | None = None
-        self._started_ray = not ray.is_initialized()
         if self._started_ray:
             try:
                 self._start_ray(address)
@@ -166,6 +171,8 @@ class RayWorkers:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 raise
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        # Whether clients' states are on a disk that the server sees.
+        self.shares_disk = not address and len(nodes) == 1
         try:
             self.placement = place(count, device, workers_per_gpu, nodes)
         except ConfigError:
@@ -204,6 +211,13 @@ class RayWorkers:
         """Start a run on every worker; one that died after the last run is replaced."""
         self._run_config, self._objects = run_config, _sent(run_config)
         begun = [actor.begin.remote(run_config, self._objects) for actor in self.actors]
+        waiting = ray.wait(begun, num_returns=len(begun), timeout=PATIENCE)[1]
+        if waiting:
+            free = ray.available_resources().get("CPU", 0)
+            log.warning(
+                "%d of %d workers still wait for a place on the cluster, which has %g CPUs free: wait, or set --workers "
+                "lower.", len(waiting), len(begun), free,
+            )  # fmt: skip
         for index, started in enumerate(begun):
             try:
                 ray.get(started)

@@ -70,6 +70,16 @@ def joined(pieces: list[bytes]) -> Buffer:
     return np.frombuffer(b"".join(pieces), np.uint8)
 
 
+def _mapped(path: Path, size: int) -> Buffer:
+    """Make a file of shared memory and map it; OSError if it has no room, where writing would kill the process."""
+    with path.open("wb") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+    return np.memmap(path, np.uint8, "r+", shape=(size,))
+
+
 class Outbox:
     """A worker's buffer in shared memory, which holds one reply at a time."""
 
@@ -78,12 +88,17 @@ class Outbox:
         self._path = ""
         self._buffer: Buffer = np.empty(0, np.uint8)
 
-    def write(self, pieces: list[bytes]) -> tuple[str, int]:
-        """Write pieces one after the other; return the file's name and size."""
+    def write(self, pieces: list[bytes]) -> tuple[str, int] | Buffer:
+        """Write pieces one after the other; return the file's name and size, or the pieces if there is no room."""
         needed = sum(map(len, pieces))
         if not self._path or len(self._buffer) < needed:
-            self._path = str(self._directory / uuid4().hex)
-            self._buffer = np.memmap(self._path, np.uint8, "w+", shape=(max(2 * needed, 1),))
+            path = self._directory / uuid4().hex
+            try:
+                self._buffer = _mapped(path, max(2 * needed, 1))
+            except OSError:  # full, as a container's 64 MB soon are
+                path.unlink(missing_ok=True)
+                return joined(pieces)
+            self._path = str(path)
         start = 0
         for piece in pieces:
             self._buffer[start : start + len(piece)] = np.frombuffer(piece, np.uint8)

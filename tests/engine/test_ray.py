@@ -1,5 +1,6 @@
 """RayGrid: the same bits as inline, on any number of workers, and what happens when they die."""
 
+import errno
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from fedapp.cli import main
 from fedapp.config import RunConfig
 from fedapp.engine.ray import RayGrid
 from fedapp.engine.ray_workers import RayWorkers
+from fedapp.engine.transfer import Inbox, Outbox
 from fedapp.errors import ConfigError, RunError
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
@@ -153,13 +155,33 @@ def test_a_worker_killed_between_rounds_costs_its_clients_one_round(
 def test_clients_that_are_not_done_in_time_have_failed(
     workers: RayWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = parse_run_config(
-        kebab({"num_rounds": 1, "local_steps": 300, "round_timeout": 0.01, "round_retries": 0})
-    )
-    _, rounds = rounds_on(workers, config)
+    keys: dict[str, Value] = {"algorithm": "scaffold", "num_rounds": 1, "local_steps": 300}
+    config = parse_run_config(kebab(keys | {"round_timeout": 0.01, "round_retries": 0}))
+    grid, rounds = rounds_on(workers, config)
     with caplog.at_level("WARNING", logger="flwr"), pytest.raises(RunError):
         list(rounds)
     assert any("no answer in time" in m for m in caplog.messages)
+    while grid._flying:
+        grid._collect(None)
+    assert not grid._home, "a state that comes too late is not where its client belongs"
+
+
+def test_a_reply_that_finds_no_room_in_shared_memory_is_sent_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    outbox, inbox = Outbox(tmp_path), Inbox()
+    where = outbox.write([b"a", b"bc"])
+    assert isinstance(where, tuple)
+    assert inbox.read(*where)[:3].tobytes() == b"abc"
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    long = outbox.write([b"a", bytes(100)])
+    assert not isinstance(long, tuple)
+    assert long.tobytes() == b"a" + bytes(100)
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+    assert outbox.write([b"xyz"]) == where, "what fits is still written there"
 
 
 def test_push_and_pull(workers: RayWorkers) -> None:
