@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fedapp.compression import dither_model
 from fedapp.compression.compressor import BITS_PER_NUMBER, Compressor, Vector
@@ -32,6 +32,7 @@ LARGEST = np.finfo(np.float32).max
 SIGMA = 1.3  # a standard deviation over the mean size: 1.25 of Gaussian numbers, 1.41 of Laplace's
 SHAPING = 0.3  # bits: uniform errors cost log2(2 pi e/12)/2 more than Gaussian ones, and models are not exact
 SMALLEST_STEP, LARGEST_STEP = 1e-70, 1e70
+SMALLEST_NMSE = 1e-12  # float32 has no smaller error
 Ints = NDArray[np.int64]
 
 
@@ -109,6 +110,13 @@ class Dithered(Compressor):
     name: ClassVar[str] = "dithered"
     codec: ClassVar[int] = 6
     unbiased: ClassVar[bool] = True
+
+    @field_validator("nmse")
+    @classmethod
+    def _not_too_small(cls, nmse: float) -> float:
+        if 0 < nmse < SMALLEST_NMSE:
+            raise ValueError(f"should be 0 or at least {SMALLEST_NMSE:g}")
+        return nmse
 
     def for_pieces(self, pieces: tuple[Piece, ...]) -> "Dithered":
         """Give rows and columns of tensors their own scales."""

@@ -149,6 +149,16 @@ def _notes(config: RunConfig, s: Setting, taus: set[int]) -> list[str]:
         )
     if config.error_feedback:
         notes.append("The theorems are for compression without error feedback.")
+    others = {
+        f'aggregation = "{config.aggregation}"': config.aggregation != "mean",
+        f'mixing = "{config.mixing}"': config.mixing != "none",
+        f'downlink = "{config.downlink}"': config.downlink != "none",
+        f'weighting = "{config.weighting}"': config.weighting != "uniform",
+        "dp.clip": config.dp.clip > 0,
+        "clip-gradient": config.clip_gradient > 0,
+    }
+    if used := [key for key, set_ in others.items() if set_]:
+        notes.append(f"The theorems know nothing of {', '.join(used)}.")
     if config.algorithm in ("fedcomgate", "fedgate") and 1 < s.q < inf:
         notes.append(
             f"q = {s.q:.2g}: tracking as printed (damping = 1) can diverge at an admissible step size, because G_q of "

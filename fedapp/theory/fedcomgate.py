@@ -15,7 +15,6 @@ from fedapp.theory.measured import (
     grouped,
     mean_figure,
     named,
-    quantizer_variance,
     setting_of,
     starting_point,
 )
@@ -30,7 +29,7 @@ def fedcom_q(runs: Sequence[Run]) -> Outcome:
     settings = [setting_of(group[0]) for group in groups.values()]
     for name, group in groups.items():
         gaps = mean_figure(group, "gap")
-        run, q = group[0], quantizer_variance(group[0])
+        run, q = group[0], setting_of(group[0]).q
         m, _, tau = counts(run)
         eta, mu = float(run.config["lr"]), 1 / float(run.config["quadratic.condition"])
         R = rounds_of(gaps)

@@ -14,7 +14,6 @@ from fedapp.theory.measured import (
     gradient_variance,
     grouped,
     named,
-    quantizer_variance,
     setting_of,
     starting_point,
 )
@@ -32,9 +31,8 @@ def fedpaq_1(runs: Sequence[Run]) -> Outcome:
         n, r, tau = counts(run)
         # L = 1; k_0 of equation 64, and C_1 and C_2 of equation 24.
         mu = 1 / float(run.config["quadratic.condition"])
-        q, noise = quantizer_variance(run), gradient_variance(run)
-        b1 = 2 * (q / n + (n - r) / (r * (n - 1)) * 4 * (1 + q))
-        k0 = 4 * max(1 / mu, 4 * (b1 / mu**2 + 1), 1 / tau, 4 * n / (mu**2 * tau))
+        setting, noise = setting_of(run), gradient_variance(run)
+        q, k0 = setting.q, hypotheses.fedpaq_start(setting)
         late = k >= k0
         starts.append(k0)
         slopes[name] = slope(k[late], squares[late])
@@ -106,7 +104,7 @@ def fedpaq_2(runs: Sequence[Run]) -> Outcome:
             )
         )
         if "gap" in start:  # f* is known, and so are all the constants of the bound
-            q, noise = quantizer_variance(chosen[0]), gradient_variance(chosen[0])
+            q, noise = setting_of(chosen[0]).q, gradient_variance(chosen[0])
             bounds = 2 * start["gap"] / T**0.5
             bounds += (1 + q) * noise * (1 / n + 4 / r * (n - r) / (n - 1)) / T**0.5
             bounds += noise * (n + 1) / n * (tau - 1) / T

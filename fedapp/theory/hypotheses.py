@@ -92,6 +92,16 @@ def unbiased(s: Setting) -> Condition:
     return Condition("Q unbiased, q finite", 0.0 if s.q < inf else 1.0, 0.0)
 
 
+def uncompressed(s: Setting) -> Condition:
+    """Return that nothing is compressed."""
+    return Condition("no compression: q = 0", s.q, 0.0)
+
+
+def no_server_step(s: Setting) -> Condition:
+    """Return that the server takes the mean as it is."""
+    return Condition("server-lr = 1: max(gamma, 1/gamma) <= 1", max(s.gamma, 1 / s.gamma))
+
+
 def exact_gradients(s: Setting) -> Condition:
     """Return that gradients have no noise."""
     return Condition("full gradients: sigma^2 = 0", s.sigma2, 0.0)
@@ -141,7 +151,7 @@ def fedcomgate_pl(s: Setting) -> Conditions:
 
 def fedpaq_1(s: Setting) -> Conditions:
     """Equation 64: from round k_0 on."""
-    conditions = [alike(s), curved(s), unbiased(s)]
+    conditions = [alike(s), curved(s), no_server_step(s), unbiased(s)]
     start = fedpaq_start(s) if s.mu > 0 and s.q < inf else inf
     exact = abs(s.eta * s.mu / 4 - 1) if s.inverse else inf
     return [
@@ -170,8 +180,7 @@ def fedpaq_2(s: Setting) -> Conditions:
     share = s.q / s.n + 4 * sampling(s) * (1 + s.q)
     value = s.L * s.eta * (1 + share * s.tau) + 2 * s.L**2 * s.tau * (s.tau - 1) * s.eta**2
     text = "eq. 81: L eta (1 + (q/n + 4 (n-r)/(r(n-1)) (1+q)) tau) + 2 L^2 tau (tau-1) eta^2 <= 1"
-    plain = Condition("server-lr = 1: max(gamma, 1/gamma) <= 1", max(s.gamma, 1 / s.gamma))
-    return [Condition(text, value), alike(s), plain, unbiased(s)]
+    return [Condition(text, value), alike(s), no_server_step(s), unbiased(s)]
 
 
 def fedpaq_lemmas(s: Setting) -> Conditions:
@@ -212,7 +221,12 @@ def _fedcet(s: Setting, times: int) -> Conditions:
     value = inf
     if gain.holds:
         value = s.eta * s.L * sqrt(times * fedcet_constants(s.tau, s.xi).B2)
-    return [Condition(f"alpha L sqrt({times} B_2) <= 1", value), gain, everybody(s)]
+    return [
+        Condition(f"alpha L sqrt({times} B_2) <= 1", value),
+        gain,
+        everybody(s),
+        uncompressed(s),
+    ]
 
 
 def fedcet_1(s: Setting) -> Conditions:
@@ -244,6 +258,7 @@ def gradma(s: Setting) -> Conditions:
             third,
         ),
         exact_gradients(s),
+        uncompressed(s),
     ]
 
 
@@ -258,6 +273,7 @@ def fedbcgd(s: Setting) -> Conditions:
         Condition("eta~ = alpha eta T/4 <= 1/(8 beta)", s.effective * 8 * beta),
         Condition("eq. 34: 2 T (T-1) eta^2 beta^2 <= 1", drift),
         Condition("eq. 51: what the bracket loses is at most 3/4 of alpha eta T", lost, 0.75),
+        uncompressed(s),
     ]
 
 
@@ -270,6 +286,7 @@ def fedbcgd_plus(s: Setting) -> Conditions:
         Condition("eta~ <= K/(15 mu M)", s.effective * 15 * lag),
         Condition("eq. 101: 9 mu eta~ M/(2K) + 54 eta~ <= 1", third),
         curved(s),
+        uncompressed(s),
     ]
 
 

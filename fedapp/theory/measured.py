@@ -57,14 +57,6 @@ def num_parameters(run: Run) -> int:
     return kind_of(config).outline(config).layout.size
 
 
-def quantizer_variance(run: Run) -> float:
-    """Return q of a run's quantizer, QSGD on the whole vector: min(d/s^2, sqrt(d)/s)."""
-    if run.config["compressor"] == "none":
-        return 0.0
-    d, s = int(run.config["quadratic.dim"]), int(run.config["qsgd.levels"])
-    return float(min(d / s**2, d**0.5 / s))
-
-
 def gradient_variance(run: Run) -> float:
     """Return the variance sigma^2 of a run's gradients."""
     return float(run.config["quadratic.dim"]) * float(run.config["quadratic.noise"]) ** 2

@@ -12,6 +12,7 @@ from fedapp.compression.payload import seal
 from fedapp.compression.scales import NOTHING, find_scales
 from fedapp.errors import ConfigError
 from fedapp.models.layout import Piece
+from fedapp.parsing import parse_run_config
 from tests.support.payloads import body_of
 from tests.support.vectors import PROPERTY, SEEDS, Vector, gaussian, generator, same_bits, through
 
@@ -34,6 +35,11 @@ def like_an_update(rows: int = 120, columns: int = 80) -> tuple[Vector, tuple[Pi
     matrix[rng.random(rows) < 0.2] = 0
     v = np.concatenate([matrix.ravel(), rng.normal(size=rows)]).astype(np.float32)
     return v, (Piece(rows * columns, columns), Piece(rows, rows))
+
+
+def test_an_error_that_no_step_gives_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"dithered\.nmse = 1e-20 is not allowed"):
+        parse_run_config({"compressor": "dithered", "dithered.nmse": 1e-20})
 
 
 @pytest.mark.parametrize("nmse", [0.01, 0.1, 0.5, 2.0])

@@ -1,6 +1,7 @@
 """`fedapp certify`: constants, conditions, and the largest admissible step sizes."""
 
 import json
+import math
 from dataclasses import replace
 from math import inf, sqrt
 
@@ -14,8 +15,18 @@ from fedapp.parsing import parse_run_config
 from fedapp.tables import Value
 from fedapp.theory.certify import _steepness, certificate
 from fedapp.theory.constants import exact_setting
-from fedapp.theory.hypotheses import HYPOTHESES, NAMES, Setting, fedcet_constants, largest
+from fedapp.theory.hypotheses import (
+    HYPOTHESES,
+    NAMES,
+    Condition,
+    Hypotheses,
+    Setting,
+    fedcet_constants,
+    fedpaq_1,
+    largest,
+)
 from fedapp.theory.played import quadratic_of
+from fedapp.theory.within.trails import admissible
 from tests.support.commands import fedapp
 
 QUADRATIC: dict[str, Value] = {
@@ -44,11 +55,21 @@ SETTINGS = st.builds(
 )
 
 
+def compresses(theorem: Hypotheses) -> bool:
+    return theorem.name.startswith(("FedPAQ", "FedCOM"))
+
+
+def for_theorem(theorem: Hypotheses, s: Setting) -> Setting:
+    """Return a setting that meets what no step size can."""
+    if theorem.name.startswith("FedPAQ"):
+        return replace(s, gamma=1.0)
+    return s if compresses(theorem) else replace(s, q=0.0)
+
+
 @given(SETTINGS, st.sampled_from(HYPOTHESES[1:]), st.sampled_from(["lr", "server-lr"]))
 def test_the_largest_step_size_is_the_border(s: Setting, theorem: object, key: str) -> None:
     hypotheses = next(h for h in HYPOTHESES if h is theorem)
-    if hypotheses.name.startswith("FedPAQ"):
-        s = replace(s, gamma=1.0)
+    s = for_theorem(hypotheses, s)
     found = largest(hypotheses, s, key)
     if found is None or found == inf:
         return
@@ -59,11 +80,12 @@ def test_the_largest_step_size_is_the_border(s: Setting, theorem: object, key: s
 @given(SETTINGS, st.sampled_from(HYPOTHESES[1:]))
 def test_the_largest_tau_is_the_border(s: Setting, theorem: object) -> None:
     hypotheses = next(h for h in HYPOTHESES if h is theorem)
-    found = largest(hypotheses, replace(s, gamma=1.0), "tau")
+    s = for_theorem(hypotheses, replace(s, gamma=1.0))
+    found = largest(hypotheses, s, "tau")
     if found is None or found == inf:
         return
-    assert hypotheses.hold(replace(s, gamma=1.0, tau=int(found)))
-    assert not hypotheses.hold(replace(s, gamma=1.0, tau=int(found) + 1))
+    assert hypotheses.hold(replace(s, tau=int(found)))
+    assert not hypotheses.hold(replace(s, tau=int(found) + 1))
 
 
 def test_fedcets_constants_by_hand() -> None:
@@ -128,6 +150,34 @@ def test_the_command_speaks_in_words_and_in_json(
     assert found["constants"]["L"][0] > 0
     assert found["constants"]["sigma^2"][0] > 0
     assert {"lr", "server-lr", "tau"} == set(found["theorems"][0]["largest"])
+
+
+@pytest.mark.parametrize("theorem", HYPOTHESES, ids=lambda h: h.name)
+def test_theorems_hold_only_for_the_messages_that_they_are_about(theorem: Hypotheses) -> None:
+    within = Setting(
+        L=1, mu=0.1, sigma2=0, rho2=0, q=0, n=8, r=8, tau=2, eta=1e-6, rounds=10**6
+    )  # fmt: skip
+    if theorem.conditions is fedpaq_1:
+        within = replace(within, eta=40.0, inverse=True)
+    assert theorem.hold(within)
+    assert not theorem.hold(replace(within, q=inf)), "a biased compressor"
+    assert theorem.hold(replace(within, q=1e-9)) == compresses(theorem)
+    if theorem.name.startswith("FedPAQ"):
+        assert not theorem.hold(replace(within, gamma=0.25))
+
+
+def test_of_several_runs_the_one_that_fails_is_shown() -> None:
+    for late in ((900.0, 1000.0), (math.nan, 1.0)):
+        for order in (1, -1):
+            both = [Condition("k_0", *late), Condition("k_0", 500.0, 400.0)][::order]
+            found = admissible([[both[0]], [both[1]]])
+            assert not found.holds
+
+
+def test_what_no_theorem_knows_of_is_named() -> None:
+    keys: dict[str, Value] = {"algorithm": "fedcom", "downlink": "grid", "clip-gradient": 1.0}
+    notes = certificate(parse_run_config(QUADRATIC | keys))["notes"]
+    assert 'The theorems know nothing of downlink = "grid", clip-gradient.' in notes
 
 
 def test_an_algorithm_without_a_theorem_is_told_so() -> None:

@@ -65,7 +65,7 @@ def admissible(conditions: Iterable[Sequence[Condition]]) -> Finding:
     worst: dict[str, Condition] = {}
     for condition in (one for several in conditions for one in several):
         known = worst.get(condition.text)
-        if known is None or condition.value > known.value:
+        if known is None or (known.holds and not condition.factor <= known.factor):
             worst[condition.text] = condition
     steps = [c for c in worst.values() if c.limit > 0 and c.text != EVERYBODY]
     failed = [f"{c.text} ({c.value:.3g})" for c in worst.values() if not c.holds]
