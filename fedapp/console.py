@@ -79,14 +79,23 @@ class RunConsole(Observer):
         """Show a round in one line."""
         self._count(record)
         figures = _figures(record)
-        self.console.print(
-            f"round {record['round']:>{len(str(self.config.num_rounds))}}/{self.config.num_rounds}"
-            f"  {'  '.join(figures)}  clients {record['clients']}"
-            + (f" ({record['failures']} failed)" if record["failures"] else "")
-            + (f" ({record['eval_failures']} not evaluated)" if record.get("eval_failures") else "")
-            + f"  up {human_bytes(record['uplink_bytes'])}"
+        round_ = f"{record['round']:>{len(str(self.config.num_rounds))}}"
+        failed = f" ({record['failures']} failed)" if record["failures"] else ""
+        if record.get("eval_failures"):
+            failed += f" ({record['eval_failures']} not evaluated)"
+        first = f"round {round_}/{self.config.num_rounds}"
+        rest = f"clients {record['clients']}{failed}  up {human_bytes(record['uplink_bytes'])}"
+        rest += (
             f"  down {human_bytes(record['downlink_bytes'])}  {human_time(record['wall_seconds'])}"
         )
+        shown = list(figures)
+        while (
+            self.console.is_terminal
+            and len(shown) > 1
+            and len("  ".join([first, *shown, rest])) > self.console.width
+        ):
+            shown.pop()  # so that a round is one line
+        self.console.print("  ".join([first, *shown, rest]))
         self.progress.update(self.task, completed=record["round"], latest="  ".join(figures[:2]))
 
     def on_nodes(self, hosting: Hosting, deployed: bool) -> None:

@@ -195,6 +195,21 @@ def test_checkpoints_are_written_when_they_are_due(tmp_path: Path) -> None:
     assert (restored.round, restored.rounds) == (4, "the rounds")
 
 
+@pytest.mark.parametrize(("width", "shown"), [(200, 3), (80, 1), (20, 1)])
+def test_a_round_is_one_line_on_a_narrow_terminal(
+    width: int, shown: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console = RunConsole(config_of(), tmp_path, 10)
+    with console.console.capture() as told:
+        console.on_round(record(1, test_accuracy=0.5, test_loss=2.0, train_loss=1.25))
+    line = told.get().splitlines()[0]
+    assert sum(name in line for name in ("test accuracy", "test loss", "train loss")) == shown
+    assert width == 20 or len(line) <= width
+    assert "up 1.5 kB" in line
+
+
 def test_the_console_shows_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     attendance = Attendance(4)
     attendance.took_part([0, 2])
