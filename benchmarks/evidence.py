@@ -1,8 +1,8 @@
 """Where the numbers in the documents come from, and whether the present code still gives them.
 
-`docs/evidence.json` has an entry for each table and figure in docs/: the command, the sweep file and its digest, the seeds, the
-commit and the machine that gave it, and where it is cheap one cell: a run of that file, cut short if need be, with the value that
-it must give. Without arguments this reruns every cell; a name (or the beginning of one) selects entries.
+`docs/evidence.json` has an entry for each picture in docs/ and for most tables: the command, the seeds and the machine that gave
+it; if it is stamped, the commit and a digest of the sweep file; and where it is cheap one cell: a run of that file, cut short if
+need be, with the value that it must give. Without arguments this reruns every cell; a name (or the beginning of one) selects entries.
 
     python -m benchmarks.evidence                    # rerun the cells, exit code 1 if one differs
     python -m benchmarks.evidence --stamp fedbcgd.md  # after a table was made again: note commit, digest, machine, values

@@ -20,6 +20,7 @@ Vector = NDArray[np.float64]
 EXACT, DIVERGED = 1e-6, 1e3
 M, D, TAU, LR = 12, 24, 4, 0.1  # clients, numbers, local steps, step size
 BLOCKS = 3
+SCALED = "scaled by blocks K/M"
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def fedbcgd_plus(
             v[block] = momentum * v[block] + a - x[block]
             new[block] = (a if server == "lines 23-25" else x[block]) + v[block]
             total = sum(change[i][block] for i in group)
-            factor = {"line 26": 1 / M, "eq. 71": K / M, "eq. 72": 1 / M, "in use": BLOCKS / M}[
+            factor = {"line 26": 1 / M, "eq. 71": K / M, "eq. 72": 1 / M, SCALED: BLOCKS / M}[
                 control
             ]
             new_c[block] = c[block] + factor * total
@@ -142,9 +143,9 @@ def fedbcgd_readings() -> Iterator[Reading]:
         "line 26": "all of c_i is renewed, the server hears of one block: c is not the mean of the c_i",
         "eq. 71": "the same, and K times as fast",
         "eq. 72": "c_j is the mean of the c_i,j: a client renews what it uploads",
-        "in use": "all of c_i is renewed, c_j moves by blocks K/M times the group's mean: right on average only",
+        SCALED: "all of c_i is renewed, c_j moves by blocks K/M times the group's mean: right on average only",
     }
-    keys = {"eq. 72": "", "line 26": "printed", "eq. 71": "equation-71", "in use": "scaled"}
+    keys = {"eq. 72": "", "line 26": "printed", "eq. 71": "equation-71", SCALED: "scaled"}
     for start in ("zero", "gradient"):
         for control, why in whys.items():
             named = f"{control}, c_i from {'0' if start == 'zero' else 'grad f_i(x_0)'}"
@@ -233,7 +234,7 @@ def fedcom_readings() -> Iterator[Reading]:
     sparse = partial(run, partial(topk, k=3))
     whys = {
         ("none", "sent"): "what was left out is in delta_i already",
-        ("none", "own"): "nothing makes up for what was left out",
+        ("none", "own"): "nothing corrects for what was left out",
         ("1/m", "sent"): "exact in the end (1,800 rounds: 2e-14); the memory only slows it down",
         ("1/m", "own"): "the memory takes D off, which is not what the client has sent",
         ("1/|S|", "sent"): "exact in the end (1,800 rounds: 4e-09); slower still",

@@ -1,9 +1,4 @@
-"""FedMLB's and FedMLBM's client; the server is FedAvg's, or FedAvgM's.
-
-Kim et al., Multi-Level Branched Regularization for Federated Learning, ICML 2022.
-
-Down: x. Up: u_i = x - y_i. No client state.
-"""
+"""FedMLB's and FedMLBM's client; see `strategies/fedmlb.py`."""
 
 from typing import TYPE_CHECKING, cast
 

@@ -1,9 +1,4 @@
-"""MOON's and MOONM's client; the server is FedAvg's, or FedAvgM's.
-
-Li et al., Model-Contrastive Federated Learning, CVPR 2021.
-
-Down: x. Up: u_i = x - y_i. Client state: its previous local model.
-"""
+"""MOON's and MOONM's client; see `strategies/moon.py`."""
 
 from typing import TYPE_CHECKING
 

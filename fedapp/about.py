@@ -1,17 +1,16 @@
 """What there is to say about one algorithm: `fedapp algorithms NAME` and `fedapp keys NAME`."""
 
-import ast
 import json
+import sys
 import textwrap
-from importlib.util import find_spec
-from pathlib import Path
+from inspect import getdoc
 
 from fedapp import memory
 from fedapp.algorithm import Algorithm
 from fedapp.doors import is_outside
 from fedapp.keys import Key, declared_keys
 from fedapp.parsing import config_type, parse_run_config
-from fedapp.registry import find_algorithm
+from fedapp.registry import find_algorithm, module_of
 from fedapp.unused import ignored
 
 INDENT = "#     "
@@ -81,19 +80,8 @@ def _lines(key: Key, value: object, width: int) -> list[str]:
 
 
 def _paragraphs(name: str, algorithm: Algorithm) -> list[str]:
-    """Return what the algorithm's module says of it: the paper, what goes down and up, who keeps what."""
-    client = vars(algorithm)["client"]  # a name, unless the class was given or is imported already
-    module = client.partition(":")[0] if isinstance(client, str) else client.__module__
-    own = module.rpartition(".")[2]
-    modules = (name.partition(":")[0],) if is_outside(name) else (f"strategies.{own}", module)
-    texts = [text for text in map(_docstring, modules) if text]
-    text = next((text for text in texts if "Down:" in text), "\n\n".join(texts[:1]))
+    """Return what the module that declares an algorithm says of it: the paper, what goes down and up, who keeps what."""
+    outside = sys.modules.get(name.partition(":")[0])
+    module = outside if is_outside(name) else module_of(algorithm)
+    text = (module and getdoc(module)) or ""
     return [" ".join(part.split()) for part in text.split("\n\n")]
-
-
-def _docstring(module: str) -> str:
-    """Return a module's docstring without importing it: clients bring torch with them."""
-    spec = find_spec(module)
-    if not spec or not spec.origin or not spec.origin.endswith(".py"):
-        return ""
-    return ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""

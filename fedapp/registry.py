@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import sys
 from functools import lru_cache
 from types import ModuleType
 
@@ -43,6 +44,16 @@ def find_algorithm(name: str) -> Algorithm:
             "`fedapp algorithms` lists those there are."
         )
     return ALGORITHMS[name]
+
+
+def module_of(algorithm: Algorithm) -> ModuleType:
+    """Return the module of `strategies` that declares an algorithm; its docstring names the paper."""
+    return next(
+        module
+        for name, module in sorted(sys.modules.items())
+        if name.startswith(f"{strategies.__name__}.")
+        and any(value is algorithm for value in vars(module).values())
+    )
 
 
 def keeps_state(config: RunConfig) -> bool:

@@ -44,7 +44,7 @@ class FedAdamOptions(Table):
 
 
 class FedAvg(FederatedStrategy[Table]):
-    """x <- x - server-lr * mean(u_i); FedProx differs in its local steps only."""
+    """x <- x - server-lr * mean(u_i)."""
 
     only_sums = True
     rule_is_a_mean = True
@@ -55,7 +55,7 @@ class FedAvg(FederatedStrategy[Table]):
 
 
 class FedAvgM(FederatedStrategy[FedAvgMOptions]):
-    """FedAvg, or FedProx, with server momentum."""
+    """m <- beta1 m + mean(u_i); x <- x - server-lr * m."""
 
     only_sums = True
     rule_is_a_mean = True

@@ -3,7 +3,8 @@
 Liu et al., FedBCGD: Communication-Efficient Accelerated Block Coordinate Gradient Descent for Federated Learning,
 2024: algorithms 1 and 2 of its supplement, with the misprints of lines 13, 23 to 25 and 29 settled.
 
-FedBCGD.  Down: x. Up: of u_i = x - y_i the client's block and the shared one. Server state: v. No client state.
+FedBCGD. Down: x. Up: of u_i = x - y_i the client's block and the shared one. Server state: v. No client state.
+
 FedBCGD+. Down: x and c. Up: the same parts of u_i and of c_i+ - c_i. Server state: v and c. Client state: c_i.
 """
 

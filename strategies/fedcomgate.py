@@ -4,10 +4,12 @@ Haddadpour et al., Federated Learning with Compression: Unified Analysis and Sha
 AISTATS 2021: algorithm 1 (FedCOM), 3 (FedGATE), 2 and, with sampling, 4 (FedCOMGATE); equations 8
 and 9 for sparsification with memory.
 
-FedCOM.     Down: x. Up: D_i = Q(u_i / lr). No state.
-FedGATE.    Down: x, and u of the client's last round. Up: u_i. Client state: delta_i.
+FedCOM. Down: x. Up: D_i = Q(u_i / lr). No state.
+
+FedGATE. Down: x, and u of the client's last round. Up: u_i. Client state: delta_i.
+
 FedCOMGATE. Down: x, and D of the client's last round. Up: D_i = Q(u_i / lr).
-            Client state: delta_i, and with memory nu_i (and u_i, as the paper has it).
+Client state: delta_i, and with memory nu_i (and u_i, as the paper has it).
 
 A client needs the mean of its last round only when it next takes part: it comes with that
 invitation, and the server keeps the means that some client still waits for.

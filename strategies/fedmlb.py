@@ -1,4 +1,9 @@
-"""FedMLB and FedMLBM: the server is FedAvg's, or FedAvgM's; see `clients/fedmlb.py`."""
+"""FedMLB and FedMLBM: FedAvg, or FedAvgM, with losses along paths through the received model.
+
+Kim et al., Multi-Level Branched Regularization for Federated Learning, ICML 2022.
+
+Down: x. Up: u_i = x - y_i. Server state: m (FedMLBM). No client state.
+"""
 
 from pydantic import Field
 

@@ -15,7 +15,7 @@ from fedapp.wire import Update
 
 
 class FedPAQ(FederatedStrategy[NoOptions]):
-    """x <- x + mean(Q(y_i - x))."""
+    """x <- x + server-lr * mean(Q(y_i - x))."""
 
     only_sums = True
     rule_is_a_mean = True
@@ -26,7 +26,7 @@ class FedPAQ(FederatedStrategy[NoOptions]):
 
 
 class QSGD(FedPAQ):
-    """One local step, and every client in every round."""
+    """x <- x + server-lr * mean(Q(y_i - x)), with one local step and all clients."""
 
 
 FEDPAQ = Algorithm(

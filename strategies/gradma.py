@@ -34,7 +34,7 @@ class Options(Table):
     memory_size: int = Field(
         0,
         ge=0,
-        description="clients in the server's memory, from clients-per-round to num-clients; 0: 100, or all if fewer",
+        description="clients in the server's memory, from clients-per-round to num-clients; 0: 100, but at least clients-per-round and at most num-clients",
     )
     scope: Literal["layer", "model"] = Field(
         "layer",

@@ -24,7 +24,7 @@ class Options(Table):
 
 
 class MIFA(FederatedStrategy[Options | NoOptions]):
-    """MIFAM; MIFA is beta1 = 0."""
+    """d <- d + (1/N) sum(d_i); m <- beta1 m + d; x <- x - server-lr * m (MIFA: beta1 = 0)."""
 
     only_sums = True
     keeps = ("d", "m")

@@ -1,4 +1,9 @@
-"""MOON and MOONM: the server is FedAvg's, or FedAvgM's; see `clients/moon.py`."""
+"""MOON and MOONM: FedAvg, or FedAvgM, with a contrastive loss on the clients.
+
+Li et al., Model-Contrastive Federated Learning, CVPR 2021.
+
+Down: x. Up: u_i = x - y_i. Server state: m (MOONM). Client state: its previous local model.
+"""
 
 from pydantic import Field
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fedapp import reference
 from fedapp.building import make_strategy
 from fedapp.commandline import flat_keys, read_config
 from fedapp.errors import ConfigError
@@ -137,6 +138,24 @@ def test_an_algorithm_is_described_with_its_paper_what_travels_and_its_keys(
         assert f"\n{key} = {json.dumps(value)}  # " in shown
     prose = [line for line in shown.splitlines() if "  # " not in line]
     assert max(map(len, prose)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("name", "paper"),
+    [
+        ("gradma-s", "GradMA: A Gradient-Memory-based"),  # FedAvg's client
+        ("gradma-w", "GradMA: A Gradient-Memory-based"),  # FedAvg's server
+        ("moonm", "Model-Contrastive Federated Learning"),
+        ("fedmlb", "Multi-Level Branched Regularization"),
+    ],
+)
+def test_a_variant_with_another_algorithm_s_server_or_client_has_its_own_paper(
+    name: str, paper: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedapp(monkeypatch, "algorithms", name) == 0
+    assert paper in " ".join(capsys.readouterr().out.split())
+    before, _, _ = reference.algorithms_page().partition(f"\n### {name}\n")
+    assert paper in " ".join(before[before.rindex("\n## ") :].split())
 
 
 def test_ranges_are_printed(
