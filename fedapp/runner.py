@@ -174,11 +174,12 @@ class Runner:
         ]
         if not left:
             return tally
-        # What is wrong with the data is told before an engine starts.
-        problem = make_problem(left[0][1]) if left[0][1].server_data else None
-        if problem:
-            rehearse(left[0][1], problem)
         todo = [config for plan, config in left if not (plan.name and _is_skipped(config))]
+        first = todo[0] if todo else left[0][1]
+        # What is wrong with the data is told before an engine starts.
+        problem = make_problem(first) if first.server_data else None
+        if problem:
+            rehearse(first, problem)
         engine = engine.decided(todo, problem)
         several = engine.inline and engine.workers > 1
         # Other processes cannot import what was given as a Python object.
