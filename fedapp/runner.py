@@ -230,7 +230,7 @@ def _how_to_continue(
     if not isinstance(interrupt, RunInterruptedError) or not interrupt.resumable:
         return f"{said}."
     others = {str(plan.preset) for plan, _ in runner.planned} - {str(interrupt.preset)}
-    mine = [word for word in words if word not in others]
+    mine = [word for word in words if str(Path(word)) not in others]
     command = shlex.join(["fedapp", *mine, "-c", f"resume={interrupt.directory}"])
     return f"{said}; continue with: {command}"
 
