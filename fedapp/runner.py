@@ -24,7 +24,7 @@ from fedapp.commandline import absolute_paths, read_overrides
 from fedapp.config import RunConfig
 from fedapp.doors import given_for
 from fedapp.durations import human_time
-from fedapp.errors import ConfigError, RunError, traceback_of
+from fedapp.errors import ConfigError, RunError, traceback_of, unexpected
 from fedapp.figures import find_figure, ranked
 from fedapp.interruption import RunInterruptedError
 from fedapp.names import did_you_mean, one_line
@@ -335,6 +335,11 @@ def _run_in_turn(
                 failed = f"{label}failed, " if label else ""
                 print(failed + one_line(str(error)) + traceback_of(error), file=sys.stderr)
                 tally.fail(config, error)
+            except Exception as error:
+                if not plan.name:
+                    raise
+                log.exception("%s: failed", plan.name)
+                tally.fail(config, unexpected(error))
             spent, ended = spent + time.monotonic() - started, ended + 1
 
 
