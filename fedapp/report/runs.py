@@ -17,6 +17,7 @@ from fedapp.errors import ConfigError
 from fedapp.figures import TOTAL, find_figure, ranked, value_in
 from fedapp.manifest import PARTIAL, read_manifest, with_defaults
 from fedapp.names import one_line
+from fedapp.progress import COMPUTES_NOTHING
 from fedapp.report.status import Status, status_of
 from fedapp.rounds_file import read_rounds
 
@@ -67,18 +68,7 @@ def validated_by(figure: str) -> str:
 
 
 # Where replicates may differ: in the seed, and in what computes nothing.
-NOT_COMPARED = frozenset(
-    {
-        "seed",
-        "run-name",
-        "results-dir",
-        "state-dir",
-        "resume",
-        "checkpoint-every",
-        "tensorboard",
-        "tracker",
-    }
-)
+NOT_COMPARED = COMPUTES_NOTHING | {"seed"}
 WHOLE = ("num-rounds", "num-clients", "clients-per-round", "eval-every", "seed")
 WORDS = ("algorithm", "dataset", "model")
 

@@ -78,6 +78,18 @@ def test_names_leave_out_only_whole_words(tmp_path: Path) -> None:
     ]
 
 
+def test_replicates_may_differ_in_where_and_how_long_they_waited(tmp_path: Path) -> None:
+    others: list[dict[str, Any]] = [
+        {}, {"node_timeout": 5.0}, {"require_all_clients": "no"}, {"device": "auto"},
+        {"node_partitions": "7=0"},
+    ]  # fmt: skip
+    for seed, keys in enumerate(others):
+        write_run(tmp_path, f"seed-{seed}", accuracy(0.5), seed=seed, **keys)
+    write_run(tmp_path, "fewer", accuracy(0.5), seed=9, round_timeout=1.0)
+    groups = over_seeds(load_runs([tmp_path]))
+    assert sorted(len(group) for _, group in groups) == [1, len(others)]
+
+
 def test_runs_with_the_same_seed_are_no_replicates(tmp_path: Path, command: Fedapp) -> None:
     for name in ("one", "two"):
         write_run(tmp_path, name, accuracy(0.2, 0.4), seed=7)
