@@ -1,5 +1,6 @@
 """The HTML report: what is written."""
 
+import json
 import math
 import re
 from pathlib import Path
@@ -78,6 +79,18 @@ def test_validation_data_choose_the_round_whose_result_is_shown(tmp_path: Path) 
     results = [run["results"] for run in embedded(tmp_path / "report.html")["runs"]]
     assert results == [{"test_accuracy": runs[0].result("test_accuracy")}, {}]
     assert results[0] == {"test_accuracy": 0.2}
+
+
+def test_a_problem_of_a_newer_version_is_shown(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "new", accuracy(0.5))
+    file = tmp_path / "runs" / "new" / "config.json"
+    facts = json.loads(file.read_text())
+    facts["config"]["problem"] = "of-tomorrow"
+    file.write_text(json.dumps(facts))
+    write_report(load_runs([tmp_path / "runs"]), tmp_path / "report.html")
+    data = embedded(tmp_path / "report.html")
+    assert data["common"]["problem"] == "of-tomorrow"
+    assert "quadratic.dim" not in data["ignored"]
 
 
 def test_shared_config_values_are_there_once(tmp_path: Path) -> None:
