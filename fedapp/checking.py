@@ -77,8 +77,11 @@ def check(
     configs: list[RunConfig] = []
     for run in runs:
         given = run.values | overrides
-        _check_declared(given, declared, findings)
-        values = absolute_paths(declared | given)
+        if run.name:  # `fedapp run` reads sweeps, and no pyproject.toml
+            values = absolute_paths(given)
+        else:
+            _check_declared(given, declared, findings)
+            values = absolute_paths(declared | given)
         where = f"{run.name}: " if run.name else ""
         if wrong := config_problems(values):
             fresh = [where + text for text in wrong if where + text not in findings.problems]
@@ -98,7 +101,8 @@ def check(
             findings.problems += node_problems(nodes, configs, superlink)
             findings.checked.append(f"{len(nodes)} nodes of {superlink}")
     if declared and len(runs) == 1 and not runs[0].name:
-        findings.command = _command(app, superlink, runs[0].values | overrides)
+        given = absolute_paths(runs[0].values | overrides)  # as they were checked
+        findings.command = _command(app, superlink, given)
     return findings
 
 

@@ -99,6 +99,9 @@ def test_every_run_of_a_sweep_is_checked(check: Check, tmp_path: Path) -> None:
         "try-fedcet-seed-0", "try-fedcet-seed-1",
     ]  # fmt: skip
     assert check("try.toml", "-c", "clients-per-round=20")[0] == 0
+    # `fedapp run`, which runs it, does not read what an app declares for `flwr run`.
+    (tmp_path / "pyproject.toml").write_text(APP)
+    assert check("try.toml", "-c", "clients-per-round=20")[:2] == (0, [])
 
 
 def test_the_keys_that_an_app_declares_count_and_its_command_is_printed(
@@ -110,6 +113,10 @@ def test_the_keys_that_an_app_declares_count_and_its_command_is_printed(
     command = shlex.split(said[-1].partition("Submit it with: ")[2])
     assert command[:-1] == ["flwr", "run", ".", "--stream", "--run-config"]
     assert parse_config_args([command[-1]]) == {"lr": 0.5, "algorithm": "fedavg"}
+    (tmp_path / "pyproject.toml").write_text(APP + 'results-dir = ""\n')
+    command = shlex.split(check("-c", "results-dir=here")[2][-1])
+    assert parse_config_args([command[-1]]) == {"results-dir": str(tmp_path / "here")}
+    (tmp_path / "pyproject.toml").write_text(APP)
     code, problems, _ = check("-c", "num-rounds=3")
     assert code == 2
     assert problems == [
