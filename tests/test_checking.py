@@ -60,11 +60,13 @@ def test_a_good_config_says_what_was_checked_and_leaves_nothing(
         (["-c", "algorithm=fedcet"], ["FedCET needs all clients in every round"]),
         (["-c", "model=mlp-900000-900000"], ["of memory"]),
         (["-c", "results-dir=file/x"], ["/file/x' cannot be written: choose another"]),
+        (["-c", f"results-dir={'x' * 300}", "-c", "run-name=a"], ["xxx' cannot be written: choose another"]),
+        (["-c", f"resume=/{'x' * 300}"], ["xxx"]),
         (["-c", "resume=/nowhere"], ["resume = '/nowhere' holds no run"]),
         (["-c", "tracker=wandbb"], ["tracker = 'wandbb' is not allowed"]),
         (["--superlink", "nowhere"], ["The SuperLink nowhere does not list its nodes"]),
     ],
-    ids=lambda value: value[1] if len(value) > 1 else value[0],
+    ids=lambda value: (value[1] if len(value) > 1 else value[0])[:40],
 )  # fmt: skip
 def test_every_problem_is_one_sentence(check: Check, words: list[str], expected: list[str]) -> None:
     code, problems, said = check(*words)
