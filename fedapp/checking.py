@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,8 +56,13 @@ class Findings:
             return check(*arguments)
         except (ConfigError, RunError) as error:
             sentence = one_line(f"{where}{error}")
-            if sentence not in self.problems:
-                self.problems.append(sentence)
+        except OSError as error:
+            place = error.filename or "A file"
+            sentence = one_line(
+                f"{where}{place} cannot be used ({error.strerror or error}): choose another."
+            )
+        if sentence not in self.problems:
+            self.problems.append(sentence)
         return None
 
 
@@ -77,8 +83,11 @@ def check(
     configs: list[RunConfig] = []
     for run in runs:
         given = run.values | overrides
-        _check_declared(given, declared, findings)
-        values = absolute_paths(declared | given)
+        if run.name:  # `fedapp run` reads sweeps, and no pyproject.toml
+            values = absolute_paths(given)
+        else:
+            _check_declared(given, declared, findings)
+            values = absolute_paths(declared | given)
         where = f"{run.name}: " if run.name else ""
         if wrong := config_problems(values):
             fresh = [where + text for text in wrong if where + text not in findings.problems]
@@ -98,7 +107,8 @@ def check(
             findings.problems += node_problems(nodes, configs, superlink)
             findings.checked.append(f"{len(nodes)} nodes of {superlink}")
     if declared and len(runs) == 1 and not runs[0].name:
-        findings.command = _command(app, superlink, runs[0].values | overrides)
+        given = absolute_paths(runs[0].values | overrides)  # as they were checked
+        findings.command = _command(app, superlink, given)
     return findings
 
 
@@ -140,7 +150,7 @@ def _check_run(
         findings.attempt(_demand_free_name, config, where=where)
     if findings.attempt(kind_of, config, where=where) is None:
         return
-    away = remote and config.data_dir and not Path(config.data_dir).exists()
+    away = remote and config.data_dir and not _is_found(Path(config.data_dir))
     if away or not config.server_data:
         findings.notes.append("The data are not on this machine, and were not checked.")
         return
@@ -177,16 +187,36 @@ def _fits_memory(config: RunConfig, outline: Start) -> bool:
 def _demand_writable(key: str, place: Path) -> None:
     """Raise ConfigError if a directory cannot be made or written to; nothing is made."""
     place = place.expanduser()
-    there = next(parent for parent in (place, *place.parents) if parent.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
+    try:
+        there = next(parent for parent in (place, *place.parents) if _is_there(parent))
+        writable = there.is_dir() and os.access(there, os.W_OK)
+    except OSError:  # a name that is too long, or in a directory that this user may not enter
+        writable = False
+    if not writable:
         raise ConfigError(f"{key} = {str(place)!r} cannot be written: choose another.")
+
+
+def _is_there(place: Path) -> bool:
+    """Tell whether a file or directory exists; OSError if that cannot be told, which `Path.exists` does not raise in every Python."""
+    try:
+        place.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _is_found(place: Path) -> bool:
+    """Tell whether a file or directory exists, as far as this user can see."""
+    with suppress(OSError):
+        return _is_there(place)
+    return False
 
 
 def _demand_free_name(config: RunConfig) -> None:
     """Raise ConfigError if a run's directory holds results already, or does not hold the run to resume."""
     if config.resume:
         existing_run(config)
-    elif config.run_name and run_path(config).exists():
+    elif config.run_name and _is_found(run_path(config)):
         raise ConfigError(
             f"run-name = {config.run_name!r} has results already, in {run_path(config)}: choose another name, remove "
             "them, or go on with resume = true."

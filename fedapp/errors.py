@@ -32,6 +32,11 @@ class DivergedError(RunError):
         self.since = since
 
 
+def unexpected(error: Exception) -> RunError:
+    """Return the failure of one run among several, for an error that nobody foresaw."""
+    return RunError(f"{type(error).__name__}: {error}")
+
+
 def traceback_of(error: BaseException | None) -> str:
     """Return what is shown after an error's sentence: the traceback of the user's own code, or nothing."""
     if not isinstance(error, UserCodeError) or not error.__cause__:

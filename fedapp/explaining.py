@@ -39,7 +39,7 @@ class Explanations:
         """Start again, with nothing tracked."""
         self._sum: Numbers | None = None  # of what clients track; None: nothing yet
         self._c: NDArray[Any] | None = None  # SCAFFOLD's c before the round
-        self._known = True  # False: a state was lost, and nobody knows the sum any more
+        self._known = True  # False: a state was lost, or a round's change was not known
 
     def before(
         self, strategy: "FederatedStrategy[Any]", updates: Sequence[Update], round_: int, lost: bool
@@ -97,7 +97,7 @@ class Explanations:
         """Return |sum delta_i|, or of SCAFFOLD |sum c_i - N c|: 0, up to rounding, if tracking is right."""
         change = self._change(strategy, updates, single)
         if change is None or not self._known:
-            self._known &= change is not None or self._sum is None
+            self._known = False  # a sum of later rounds alone is not that of the clients
             return {}
         self._sum = change if self._sum is None else self._sum + change
         return {"tracking_sum": math.sqrt(square(self._sum))}

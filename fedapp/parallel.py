@@ -8,11 +8,12 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from fedapp.config import RunConfig
-from fedapp.errors import ConfigError, RunError
+from fedapp.errors import ConfigError, RunError, unexpected
 from fedapp.tables import Value
 
 
@@ -43,7 +44,7 @@ def run_quietly(config: RunConfig) -> ConfigError | RunError | None:
         except (ConfigError, RunError) as error:
             return error
         except Exception as error:  # one run's mistake must not end the others
-            return RunError(f"{type(error).__name__}: {error}")
+            return unexpected(error)
     return None
 
 
@@ -52,6 +53,16 @@ def _run_values(values: Mapping[str, Value]) -> ConfigError | RunError | None:
     from fedapp.parsing import parse_run_config
 
     return run_quietly(parse_run_config(values))
+
+
+def _result(ended: Future[ConfigError | RunError | None]) -> ConfigError | RunError | None:
+    """Return why a run ended early, if it did."""
+    try:
+        return ended.result()
+    except BrokenProcessPool:
+        return RunError(
+            "A process that computed runs was killed, perhaps for want of memory: run the sweep again with fewer workers."
+        )
 
 
 def run_all(
@@ -67,6 +78,6 @@ def run_all(
         running = {pool.submit(_run_values, config.flat()): config for config in configs}
         try:
             for ended in as_completed(running):
-                yield running[ended], ended.result()
+                yield running[ended], _result(ended)
         finally:
             pool.shutdown(cancel_futures=True)

@@ -26,11 +26,15 @@ from fedapp.rounds_file import Record, read_rounds
 
 log = logging.getLogger("flwr")
 
-# What may change when a run continues: how long and where it runs, but not what it computes.
-MAY_CHANGE = {
-    "num-rounds", "target-accuracy", "eval-every", "eval-train", "eval-clients", "eval-finetune", "checkpoint-every", "resume", "run-name",
-    "results-dir", "data-dir", "state-dir", "on-lost-state", "tensorboard", "tracker", "device", "compile", "round-timeout", "node-timeout", "min-clients",
-    "dp.max-epsilon", "max-update-ratio", "require-all-clients", "node-partitions",
+# Where a run computes, is kept and is shown; replicates may differ in it.
+COMPUTES_NOTHING = frozenset({
+    "run-name", "results-dir", "state-dir", "resume", "checkpoint-every", "tensorboard", "tracker", "device", "compile", "node-timeout",
+    "require-all-clients", "node-partitions",
+})  # fmt: skip
+# What may change when a run continues: how long and where it runs, and which updates it waits for.
+MAY_CHANGE = COMPUTES_NOTHING | {
+    "num-rounds", "target-accuracy", "eval-every", "eval-train", "eval-clients", "eval-finetune", "data-dir", "on-lost-state", "round-timeout",
+    "min-clients", "dp.max-epsilon", "max-update-ratio",
     "options",  # the keys that it carries are compared themselves
 }  # fmt: skip
 

@@ -52,6 +52,7 @@ from fedapp.progress import Progress, check_continuation, diverged_since, progre
 from fedapp.rounds_file import Record, RoundsFile, add_checks
 
 log = logging.getLogger("flwr")
+HOLD_TIMEOUT = 0.2  # seconds; `watch` and `report` share a lock for a moment when they ask whether a run is at work
 
 
 class RunDirectory:
@@ -221,7 +222,7 @@ def hold(directory: Path) -> FileLock:
     """Lock a run's directory for this process; ConfigError if another process holds it."""
     lock = FileLock(directory / LOCK)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=HOLD_TIMEOUT)
     except Timeout:
         raise _at_work(directory) from None
     return lock

@@ -24,7 +24,7 @@ from fedapp.commandline import absolute_paths, read_overrides
 from fedapp.config import RunConfig
 from fedapp.doors import given_for
 from fedapp.durations import human_time
-from fedapp.errors import ConfigError, RunError, traceback_of
+from fedapp.errors import ConfigError, RunError, traceback_of, unexpected
 from fedapp.figures import find_figure, ranked
 from fedapp.interruption import RunInterruptedError
 from fedapp.names import did_you_mean, one_line
@@ -174,11 +174,12 @@ class Runner:
         ]
         if not left:
             return tally
-        # What is wrong with the data is told before an engine starts.
-        problem = make_problem(left[0][1]) if left[0][1].server_data else None
-        if problem:
-            rehearse(left[0][1], problem)
         todo = [config for plan, config in left if not (plan.name and _is_skipped(config))]
+        first = todo[0] if todo else left[0][1]
+        # What is wrong with the data is told before an engine starts.
+        problem = make_problem(first) if first.server_data else None
+        if problem:
+            rehearse(first, problem)
         engine = engine.decided(todo, problem)
         several = engine.inline and engine.workers > 1
         # Other processes cannot import what was given as a Python object.
@@ -229,7 +230,7 @@ def _how_to_continue(
     if not isinstance(interrupt, RunInterruptedError) or not interrupt.resumable:
         return f"{said}."
     others = {str(plan.preset) for plan, _ in runner.planned} - {str(interrupt.preset)}
-    mine = [word for word in words if word not in others]
+    mine = [word for word in words if str(Path(word)) not in others]
     command = shlex.join(["fedapp", *mine, "-c", f"resume={interrupt.directory}"])
     return f"{said}; continue with: {command}"
 
@@ -334,6 +335,11 @@ def _run_in_turn(
                 failed = f"{label}failed, " if label else ""
                 print(failed + one_line(str(error)) + traceback_of(error), file=sys.stderr)
                 tally.fail(config, error)
+            except Exception as error:
+                if not plan.name:
+                    raise
+                log.exception("%s: failed", plan.name)
+                tally.fail(config, unexpected(error))
             spent, ended = spent + time.monotonic() - started, ended + 1
 
 

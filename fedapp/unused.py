@@ -7,6 +7,7 @@ from fedapp.algorithm import Algorithm
 from fedapp.compression import COMPRESSORS
 from fedapp.config import RunConfig
 from fedapp.doors import is_outside
+from fedapp.errors import ConfigError
 from fedapp.problems.kinds import KINDS, find_kind
 from fedapp.registry import ALGORITHMS, find_algorithm
 
@@ -120,7 +121,10 @@ def _made_of(compressor: str, values: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_problems(problem: str, dataset: str, model: str) -> Iterator[tuple[str, str]]:
     """Yield the tables of other problems, and the model's keys if there is no such model."""
-    kind = find_kind(problem, dataset, model)
+    try:
+        kind = find_kind(problem, dataset, model)
+    except ConfigError:  # results of a newer version
+        return
     why = f"the problem is {kind.name}"
     if not kind.uses_model and not is_outside(problem):
         yield "model", why

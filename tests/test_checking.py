@@ -60,11 +60,13 @@ def test_a_good_config_says_what_was_checked_and_leaves_nothing(
         (["-c", "algorithm=fedcet"], ["FedCET needs all clients in every round"]),
         (["-c", "model=mlp-900000-900000"], ["of memory"]),
         (["-c", "results-dir=file/x"], ["/file/x' cannot be written: choose another"]),
+        (["-c", f"results-dir={'x' * 300}", "-c", "run-name=a"], ["xxx' cannot be written: choose another"]),
+        (["-c", f"resume=/{'x' * 300}"], ["xxx"]),
         (["-c", "resume=/nowhere"], ["resume = '/nowhere' holds no run"]),
         (["-c", "tracker=wandbb"], ["tracker = 'wandbb' is not allowed"]),
         (["--superlink", "nowhere"], ["The SuperLink nowhere does not list its nodes"]),
     ],
-    ids=lambda value: value[1] if len(value) > 1 else value[0],
+    ids=lambda value: (value[1] if len(value) > 1 else value[0])[:40],
 )  # fmt: skip
 def test_every_problem_is_one_sentence(check: Check, words: list[str], expected: list[str]) -> None:
     code, problems, said = check(*words)
@@ -99,6 +101,9 @@ def test_every_run_of_a_sweep_is_checked(check: Check, tmp_path: Path) -> None:
         "try-fedcet-seed-0", "try-fedcet-seed-1",
     ]  # fmt: skip
     assert check("try.toml", "-c", "clients-per-round=20")[0] == 0
+    # `fedapp run`, which runs it, does not read what an app declares for `flwr run`.
+    (tmp_path / "pyproject.toml").write_text(APP)
+    assert check("try.toml", "-c", "clients-per-round=20")[:2] == (0, [])
 
 
 def test_the_keys_that_an_app_declares_count_and_its_command_is_printed(
@@ -110,6 +115,10 @@ def test_the_keys_that_an_app_declares_count_and_its_command_is_printed(
     command = shlex.split(said[-1].partition("Submit it with: ")[2])
     assert command[:-1] == ["flwr", "run", ".", "--stream", "--run-config"]
     assert parse_config_args([command[-1]]) == {"lr": 0.5, "algorithm": "fedavg"}
+    (tmp_path / "pyproject.toml").write_text(APP + 'results-dir = ""\n')
+    command = shlex.split(check("-c", "results-dir=here")[2][-1])
+    assert parse_config_args([command[-1]]) == {"results-dir": str(tmp_path / "here")}
+    (tmp_path / "pyproject.toml").write_text(APP)
     code, problems, _ = check("-c", "num-rounds=3")
     assert code == 2
     assert problems == [

@@ -90,6 +90,18 @@ def test_the_sum_of_what_is_tracked_is_that_of_the_clients_states(keys: dict[str
         assert record["tracking_sum"] < 1e-12 * size
 
 
+def test_the_sum_is_not_told_once_a_round_s_change_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Followed(algorithm="scaffold", num_rounds=3)
+    rounds = iter(run)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedapp.explaining.LARGEST", 1)
+        first = next(rounds)
+    assert "tracking_sum" not in first
+    assert not any("tracking_sum" in record for record in rounds)
+
+
 def test_fedcet_s_consensus_error_is_that_of_the_clients_z() -> None:
     run = Followed(algorithm="fedcet", clients_per_round=6)
     for record in run:

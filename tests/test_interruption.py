@@ -167,3 +167,16 @@ def test_a_sweep_continues_when_it_is_started_again(
     assert said.count("Continuing after round 3.") == 1
     assert "Run: try-seed-0, try-seed-1" in said
     assert not list((tmp_path / "out").glob("*.partial-*"))
+
+
+@pytest.mark.usefixtures("signalled")
+def test_other_presets_are_left_out_however_they_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    presets = ["./first.toml", "./second.toml"]
+    for preset in presets:
+        Path(preset).write_text('dataset = "quadratic"\nnum-rounds = 4\n')
+    assert main(["run", *presets, "--engine", "inline", "--out", "out"]) == 130
+    command = told_command(capsys.readouterr().err)
+    assert [word for word in command if word in presets] == presets[:1]

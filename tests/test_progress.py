@@ -1,19 +1,22 @@
 """How far a run is, read from its directory without touching it; and setting a partial run aside."""
 
+import fcntl
 import logging
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedapp import run_directory
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError, DivergedError
-from fedapp.manifest import read_manifest
+from fedapp.manifest import LOCK, read_manifest
 from fedapp.parsing import parse_run_config
 from fedapp.progress import has_ended, last_record, progress_of, skip_reason
-from fedapp.run_directory import RunDirectory, set_partial_aside
+from fedapp.run_directory import RunDirectory, hold, set_partial_aside
 from fedapp.tables import Value
-from tests.conftest import kebab
+from tests.conftest import PATIENCE, kebab
 
 
 def config_in(place: Path, **keys: Value) -> RunConfig:
@@ -100,6 +103,16 @@ def test_a_model_of_other_numbers_is_damage(tmp_path: Path) -> None:
     assert progress_of(path, read_manifest(path), config).complete  # equal models are equal files
     (path / "model.safetensors").write_bytes((third.path / "model.safetensors").read_bytes())
     assert "is not what this run wrote" in progress_of(path, read_manifest(path), config).damage[0]
+
+
+def test_a_look_at_a_run_does_not_keep_it_from_continuing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_directory, "HOLD_TIMEOUT", PATIENCE)
+    with (tmp_path / LOCK).open("w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.05, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        hold(tmp_path).release()
 
 
 def test_only_a_partial_run_is_set_aside(

@@ -2,14 +2,20 @@
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
+from flwr.clientapp import ClientApp
 
+from fedapp import parallel
+from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
 from fedapp.files import seal, unseal
+from fedapp.parsing import parse_run_config
 from fedapp.report.runs import load_runs
 from fedapp.sweeps import read_runs
+from fedapp.tables import Value
 from tests.conftest import read_rounds
 from tests.support.commands import fedapp
 
@@ -30,6 +36,8 @@ algorithm = "fedavg"
 [sweep]
 seed = [0, 1]
 """
+
+SHORT = 'dataset = "quadratic"\nquadratic.dim = 3\nnum-rounds = 1\n'
 
 
 @pytest.fixture
@@ -221,6 +229,52 @@ def test_the_table_of_a_sweep_says_what_diverged(
     shown = capsys.readouterr().out
     assert re.search(r"1000000000.0 \(diverged after \d of 4 rounds\)", shown)
     assert "Failed: try-lr-1000000000.0" in shown
+
+
+def test_an_error_that_nobody_foresaw_ends_one_run_of_a_sweep(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def grid(app: ClientApp, keys: dict[str, Value]) -> InlineGrid:
+        if keys["seed"] == 0:
+            raise ZeroDivisionError("by chance")
+        return InlineGrid(app, keys)
+
+    monkeypatch.setattr("fedapp.engine.InlineGrid", grid)
+    preset = tmp_path / "try.toml"
+    preset.write_text(SHORT + "[sweep]\nseed = [0, 1]\n")
+    assert run(monkeypatch, preset, "--out", tmp_path / "out") == 1
+    shown = capsys.readouterr().out
+    assert "Run: try-seed-1\nFailed: try-seed-0" in shown
+    assert "ZeroDivisionError: by chance" in caplog.text
+    preset.write_text(SHORT + "seed = 0\n")
+    with pytest.raises(ZeroDivisionError):
+        run(monkeypatch, preset, "--out", tmp_path / "out")
+
+
+def test_a_killed_process_is_a_failure_of_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "_run_values", partial(exec, "import os; os._exit(9)"))
+    configs = [parse_run_config({"run-name": name}) for name in ("a", "b", "c")]
+    ended = {config.run_name: str(error) for config, error in parallel.run_all(configs, 1)}
+    assert ended.keys() == {"a", "b", "c"}
+    assert all("was killed, perhaps for want of memory" in text for text in ended.values())
+
+
+def test_a_sweep_without_the_metric_to_choose_by_shows_all_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preset = tmp_path / "try.toml"
+    preset.write_text(SHORT + "[sweep]\nlr = [0.1, 0.2]\n")
+    choice = "--per", "algorithm", "--best-by", "gapp"
+    assert run(monkeypatch, preset, "--out", tmp_path / "out", *choice) == 0
+    told = capsys.readouterr()
+    assert "These runs have no metric 'gapp'." in told.err
+    assert re.search(r"^0\.1 .*\n0\.2 ", told.out, re.M)
+    assert "Run: try-lr-0.1, try-lr-0.2" in told.out
 
 
 @pytest.mark.parametrize(

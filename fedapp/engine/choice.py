@@ -47,6 +47,8 @@ def seconds_of_step(config: RunConfig, problem: FederatedProblem) -> float:
     for batch in objective.batches(work, generator(config.seed, "timing")):
         started = time.perf_counter()
         objective.loss_gradient(x, batch)
+        if x.device.type == "cuda":  # it returns before it has computed
+            torch.cuda.synchronize(x.device)
         seconds.append(time.perf_counter() - started)
         if sum(seconds) > LONG:
             break

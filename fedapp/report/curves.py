@@ -24,7 +24,7 @@ from fedapp.errors import ConfigError
 from fedapp.figures import find_figure
 from fedapp.report.colours import COLOURS, DASHES, MARKERS, share_drawn
 from fedapp.report.labels import labels_of, read_labels, what_varies
-from fedapp.report.pictures import FONT_SIZE, paper_style, save_picture
+from fedapp.report.pictures import FONT_SIZE, paper_style, plain, save_picture
 from fedapp.report.runs import Group, Run, in_groups, short_names
 from fedapp.report.units import familiar_unit, in_unit
 
@@ -144,12 +144,6 @@ def _lines(groups: Sequence[Group], x: str, y: str, labels: Mapping[str, str]) -
         _Line(label, *_points(group.runs, x, y), look)
         for look, (label, group) in enumerate(zip(labels_of(groups, labels), groups, strict=True))
     ]
-
-
-def plain(text: str) -> str:
-    """Return a text that a picture shows as it is: no formula between dollars, no label left out for its `_`."""
-    shown = text.replace("$", r"\$")
-    return f" {shown}" if shown.startswith("_") else shown
 
 
 def of_panel(runs: Sequence[Run], word: str) -> list[Run]:
@@ -333,9 +327,10 @@ def _points(
     length = max(len(run.rounds) for run in group)
     at, heights = (np.full((len(group), length), np.nan) for _ in range(2))
     for row, run in enumerate(group):
-        known = [k for k, value in enumerate(run.column(y)) if value is not None]
-        at[row, known] = np.array(_along(run, x), dtype=float)[known]
-        heights[row, known] = [run.rounds[k][y] for k in known]
+        found = np.array(run.column(y), dtype=float)  # nan where there is none
+        known = ~np.isnan(found)
+        at[row, : len(found)][known] = np.array(_along(run, x), dtype=float)[known]
+        heights[row, : len(found)] = found
     # No axis can show what lies beyond, and it would hide all else: as good as not finite.
     heights[(np.abs(heights) > LARGEST) | (np.abs(at) > LARGEST)] = np.nan
     there = ~np.isnan(heights).all(axis=0)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedapp.errors import ConfigError
 from fedapp.figures import Figure as Metric
 from fedapp.figures import find_figure
-from fedapp.report.curves import LARGEST, plain
-from fedapp.report.pictures import paper_style, save_picture
+from fedapp.report.curves import LARGEST
+from fedapp.report.pictures import paper_style, plain, save_picture
 from fedapp.report.runs import Run, judged_by, replicates, setting_of
 from fedapp.report.units import UNITS, familiar_unit, in_unit
 
@@ -73,7 +73,7 @@ def draw_grid(
             _frame(axes, judged, find_figure(judge).better == "lower")
         axes.set_xticks(range(len(columns)), [_tick(v) for v in columns])
         axes.set_yticks(range(len(rows)), [_tick(v) for v in rows])
-        axes.set(xlabel=plain(x), ylabel=plain(y), title=title)
+        axes.set(xlabel=plain(x), ylabel=plain(y), title=plain(title))
         if below:
             figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=0.7 * font)
         save_picture(figure, path)

@@ -51,7 +51,11 @@ def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], ta
     if best_by == "test_accuracy" and all(math.isnan(run.best(best_by)) for run in loaded):
         best_by = figure_to_show(loaded)
     if loaded:
-        choice = choose(loaded, per, best_by) if per else None
+        choice = None
+        try:
+            choice = choose(loaded, per, best_by) if per else None
+        except ConfigError as error:  # no run has the metric: all are shown
+            print(one_line(str(error)), file=sys.stderr)
         print()
         make_console(width=None if sys.stdout.isatty() else 160).print(
             closing_table(choice.runs if choice else loaded, best_by)

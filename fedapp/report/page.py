@@ -16,7 +16,7 @@ from fedapp.figures import TOTAL, Figure, find_figure, headline, ranked
 from fedapp.names import display_name
 from fedapp.report.colours import COLOURS, DASHES
 from fedapp.report.labels import readable, readable_names, unread
-from fedapp.report.runs import Run, in_groups, with_equal_keys
+from fedapp.report.runs import Run, in_groups, validated_by, with_equal_keys
 from fedapp.report.script import WEB, bundle
 
 SPENT = ("round", "uplink_bytes", "downlink_bytes", TOTAL, "simulated_seconds", "wall_seconds")
@@ -107,6 +107,7 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
                 "unread": [key for key in keys if key in unused and key not in common],
                 "length": len(run.rounds),
                 "columns": _columns(run, [*SPENT, *figures]),
+                "results": _results(run, figures),
             }
             for index, (run, config, unused) in enumerate(zip(runs, configs, skipped, strict=True))
         ],
@@ -146,6 +147,12 @@ def _columns(run: Run, names: Sequence[str]) -> dict[str, Any]:
         if any(value is not None for value in values):
             columns[name] = values[0] if len(set(values)) == 1 else values
     return columns
+
+
+def _results(run: Run, figures: Sequence[str]) -> dict[str, float | None]:
+    """Return the results of a run that are not its best figures: validation samples chose the round."""
+    found = {name: run.result(name) for name in figures if validated_by(name) in figures}
+    return {name: _number(value) for name, value in found.items() if value != run.best(name)}
 
 
 def _number(value: object) -> float | None:

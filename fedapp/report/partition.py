@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedapp.report.colours import COLOURS
-from fedapp.report.pictures import paper_style, save_picture
+from fedapp.report.pictures import paper_style, plain, save_picture
 
 MAX_DOT = 120.0  # points squared
 MIN_DOT = 4.0  # a single sample is still visible
@@ -33,7 +33,7 @@ def draw_partition(
         axes = figure.add_subplot()
         areas = dot_areas(counts[holders, held], largest)
         axes.scatter(holders, held, s=areas, color=COLOURS[0], lw=0)
-        axes.set(xlabel="client", ylabel="class", title=title)
+        axes.set(xlabel="client", ylabel="class", title=plain(title))
         axes.set_xlim(-1, clients)
         axes.set_ylim(-0.8, classes - 0.2)
         axes.grid(alpha=0.25)

@@ -17,6 +17,7 @@ from fedapp.errors import ConfigError
 from fedapp.figures import TOTAL, find_figure, ranked, value_in
 from fedapp.manifest import PARTIAL, read_manifest, with_defaults
 from fedapp.names import one_line
+from fedapp.progress import COMPUTES_NOTHING
 from fedapp.report.status import Status, status_of
 from fedapp.rounds_file import read_rounds
 
@@ -67,18 +68,7 @@ def validated_by(figure: str) -> str:
 
 
 # Where replicates may differ: in the seed, and in what computes nothing.
-NOT_COMPARED = frozenset(
-    {
-        "seed",
-        "run-name",
-        "results-dir",
-        "state-dir",
-        "resume",
-        "checkpoint-every",
-        "tensorboard",
-        "tracker",
-    }
-)
+NOT_COMPARED = COMPUTES_NOTHING | {"seed"}
 WHOLE = ("num-rounds", "num-clients", "clients-per-round", "eval-every", "seed")
 WORDS = ("algorithm", "dataset", "model")
 
@@ -271,12 +261,22 @@ def in_groups(runs: Sequence[Run]) -> list[Group]:
     if len(settings) > 1:  # what a sweep's names say of keys that are the same for all says nothing
         for key, value in first[0].config.items():
             if all(run.config.get(key) == value for run in first):
-                names = [name.replace(f"-{key}-{value}", "") or name for name in names]
+                names = [_without(name, key, value, first[0].config) for name in names]
     seedless = (re.sub(r"-?seed-\d+", "", name) or name for name in names)
     return [
         Group(without if len(group) > 1 else name, group, note)
         for name, without, (group, note) in zip(names, seedless, found, strict=True)
     ]
+
+
+def _without(name: str, key: str, value: object, keys: Collection[str]) -> str:
+    """Return a name without a key and its value; where they end a longer key, or begin a longer value, they stay."""
+    words = f"-{key}-{value}"
+    if words not in name:
+        return name
+    longer = (other.rpartition(".")[2] for other in keys if other.endswith(f"-{key}"))
+    not_after = "".join(f"(?<!{re.escape(other.removesuffix(f'-{key}'))})" for other in longer)
+    return re.sub(rf"{not_after}{re.escape(words)}(?![^-])", "", name) or name
 
 
 def over_seeds(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
@@ -294,9 +294,13 @@ def figure_to_show(runs: Sequence[Run], wanted: str = "") -> str:
 
 
 def judged_by(runs: Sequence[Run], figure: str) -> str:
-    """Return the metric that settings are chosen by: `figure`, or the same on validation samples if all runs have it."""
+    """Return the metric that settings are chosen by: `figure`, or the same on validation samples if all runs have it.
+
+    Runs without `figure`, which diverged before they were evaluated, do not count.
+    """
     judge = validated_by(figure)
-    known = judge and all(not math.isnan(run.best(judge)) for run in runs)
+    evaluated = [run for run in runs if not math.isnan(run.best(figure))] if judge else []
+    known = evaluated and all(not math.isnan(run.best(judge)) for run in evaluated)
     return judge if known else figure
 
 

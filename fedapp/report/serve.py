@@ -4,6 +4,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +13,7 @@ from typing import ClassVar
 
 from fedapp.errors import ConfigError
 from fedapp.report.page import report_data, report_page
-from fedapp.report.runs import Run, load_runs, read_run
+from fedapp.report.runs import Run, load_runs, read_run, with_equal_keys
 from fedapp.report.status import status_of
 
 LOOPBACK = "127.0.0.1"
@@ -29,10 +30,11 @@ class RunCache:
 
     def load(self) -> list[Run]:
         """Return the runs as they are now; none while there are none yet."""
-        try:
-            return load_runs(self.directories, self._one)
-        except ConfigError:
-            return []
+        found: list[Run] = []
+        for directory in self.directories:
+            with suppress(ConfigError):
+                found += load_runs([directory], self._one)
+        return with_equal_keys(found)
 
     def _one(self, directory: Path) -> Run:
         facts = [(directory / name).stat() for name in FILES]

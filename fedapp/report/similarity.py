@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedapp.problems.protocols import FederatedProblem
-from fedapp.report.pictures import paper_style, save_picture
+from fedapp.report.pictures import paper_style, plain, save_picture
 
 
 def cosine_similarities(problem: FederatedProblem, clients: range) -> NDArray[np.float64]:
@@ -30,7 +30,7 @@ def draw_similarities(
         figure = Figure(figsize=(width or 5.2, 0.85 * (width or 5.2)), layout="constrained")
         axes = figure.subplots()
         image = axes.imshow(cosines, cmap="RdBu", vmin=-1, vmax=1)
-        axes.set(xlabel="client", ylabel="client", title=title)
+        axes.set(xlabel="client", ylabel="client", title=plain(title))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         figure.colorbar(image, label="cosine of full gradients")

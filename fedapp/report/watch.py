@@ -6,7 +6,7 @@ All of it comes from the run's directory: the run itself goes on in another proc
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -176,11 +176,18 @@ def view(run: WatchedRun, width: int, height: int) -> RenderableType:
     return Group(_header(run, width), figures, *_curves(run, width, left))
 
 
+def _uses_model(config: Mapping[str, Any]) -> bool:
+    """Tell whether a run's problem has a model; so does one that only a newer version knows, as most do."""
+    try:
+        return find_kind(config.get("problem", ""), config["dataset"], config["model"]).uses_model
+    except ConfigError:
+        return True
+
+
 def _header(run: WatchedRun, width: int) -> Panel:
     """Say which run it is and how far."""
     config = run.config
-    kind = find_kind(config.get("problem", ""), config["dataset"], config["model"])
-    model = f", {config['model']}" if kind.uses_model else ""
+    model = f", {config['model']}" if _uses_model(config) else ""
     what = Text(
         f"{config['algorithm']} on {config['dataset']}{model}, {config['num-clients']} clients, "
         f"{config['clients-per-round']} a round, seed {config['seed']}",

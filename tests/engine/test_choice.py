@@ -1,5 +1,6 @@
 """Which engine is chosen where none is named."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.cli import main
+from fedapp.config import RunConfig
 from fedapp.engine.choice import RAY_START, inline_is_faster, seconds_of_step, seconds_of_training
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
+from fedapp.problems.protocols import FederatedProblem
 from fedapp.runner import EngineChoice
 from tests.conftest import read_rounds
 
@@ -47,6 +50,25 @@ def test_what_is_named_is_taken_and_a_server_without_data_uses_ray() -> None:
         choice = EngineChoice(inline, 0, "")
         assert choice.decided([], None) is choice
     assert EngineChoice(None, 0, "").decided([parse_run_config({})], None).inline is False
+
+
+def test_the_choice_is_about_the_runs_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[tuple[int, int]] = []
+
+    def seconds(configs: Sequence[RunConfig], problem: FederatedProblem) -> float:
+        sizes.append((len(configs), problem.layout.size))
+        return 0.0
+
+    monkeypatch.setattr("fedapp.engine.choice.seconds_of_training", seconds)
+    preset, words = tmp_path / "try.toml", ["--out", str(tmp_path / "out")]
+    for dims in ("[3]", "[3, 5]"):
+        preset.write_text(
+            f'dataset = "quadratic"\nnum-rounds = 1\n[sweep]\n"quadratic.dim" = {dims}\n'
+        )
+        assert main(["run", str(preset), *words]) == 0
+    assert sizes == [(1, 3), (1, 5)]
 
 
 def test_a_small_run_is_inline_without_being_asked(

@@ -1,12 +1,13 @@
 """The HTML report: what is written."""
 
+import json
 import math
 import re
 from pathlib import Path
 
 from fedapp.report.page import write_report
 from fedapp.report.runs import Run, load_runs
-from tests.support.reports import HOSTILE, embedded, write_run, write_three
+from tests.support.reports import HOSTILE, accuracy, embedded, write_run, write_three
 
 
 def test_numbers_have_six_digits_and_what_is_not_finite_is_null(tmp_path: Path) -> None:
@@ -63,6 +64,33 @@ def test_a_run_without_rounds_and_no_run_at_all(tmp_path: Path) -> None:
     assert embedded(path)["about"].startswith("1 run ·")
     write_report([], path)
     assert embedded(path)["runs"] == embedded(path)["figures"] == []
+
+
+def test_validation_data_choose_the_round_whose_result_is_shown(tmp_path: Path) -> None:
+    figures = {
+        "test_accuracy": [0.9, 0.2, 0.6],
+        "test_loss": [0.5, 0.4, 0.3],
+        "valid_accuracy": [0.3, 0.7, 0.5],
+    }
+    write_run(tmp_path / "runs", "validated", figures)
+    write_run(tmp_path / "runs", "without", accuracy(0.1, 0.3, 0.2))
+    runs = load_runs([tmp_path / "runs"])
+    write_report(runs, tmp_path / "report.html")
+    results = [run["results"] for run in embedded(tmp_path / "report.html")["runs"]]
+    assert results == [{"test_accuracy": runs[0].result("test_accuracy")}, {}]
+    assert results[0] == {"test_accuracy": 0.2}
+
+
+def test_a_problem_of_a_newer_version_is_shown(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "new", accuracy(0.5))
+    file = tmp_path / "runs" / "new" / "config.json"
+    facts = json.loads(file.read_text())
+    facts["config"]["problem"] = "of-tomorrow"
+    file.write_text(json.dumps(facts))
+    write_report(load_runs([tmp_path / "runs"]), tmp_path / "report.html")
+    data = embedded(tmp_path / "report.html")
+    assert data["common"]["problem"] == "of-tomorrow"
+    assert "quadratic.dim" not in data["ignored"]
 
 
 def test_shared_config_values_are_there_once(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from filelock import FileLock
 from PIL import Image
 
 from fedapp.manifest import LOCK
+from fedapp.report import serve
 from fedapp.report.colours import DASHES
 from fedapp.report.page import write_report
 from fedapp.report.runs import Run, load_runs, reach
@@ -666,6 +668,19 @@ def test_the_best_numbers_are_visible_on_a_phone(show: Show, tmp_path: Path) -> 
 
 
 @in_browser
+def test_the_best_column_has_the_round_that_validation_data_choose(
+    show: Show, tmp_path: Path
+) -> None:
+    tested = {"lucky": [0.9, 0.2], "steady": [0.6, 0.5]}
+    for name, values in tested.items():
+        figures = {"test_accuracy": values, "valid_accuracy": [0.3, 0.4]}
+        write_run(tmp_path / "runs", name, figures, lr=values[0])
+    page = show(load_runs([tmp_path / "runs"]))
+    assert [cell(page, name, "best") for name in tested] == ["0.2000", "0.5000"]
+    assert names(page) == ["steady", "lucky"]
+
+
+@in_browser
 def test_bands_are_stronger_on_dark_paper(show: Show, tmp_path: Path) -> None:
     runs = write_seeds(tmp_path / "runs")
     opacity = "band => Number(getComputedStyle(band).fillOpacity)"
@@ -675,14 +690,12 @@ def test_bands_are_stronger_on_dark_paper(show: Show, tmp_path: Path) -> None:
     assert dark > 1.5 * light
 
 
-@in_browser
-def test_a_served_page_shows_new_rounds_and_keeps_what_is_chosen(
-    browser: "Browser", tmp_path: Path
-) -> None:
-    runs = tmp_path / "runs"
-    write_three(runs)
+@contextmanager
+def served(browser: "Browser", runs: Path, before: str = "") -> Iterator["Page"]:
+    """Open the page of a server; it may not complain."""
     page = browser.new_page()
     page.set_default_timeout(1000 * PATIENCE)
+    page.add_init_script(before)
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -691,23 +704,48 @@ def test_a_served_page_shows_new_rounds_and_keeps_what_is_chosen(
         thread.start()
         try:
             page.goto(f"http://127.0.0.1:{server.server_address[1]}/")
-            page.get_by_text("· live").wait_for()
-            choose_axis(page, "Uplink")
-            page.get_by_role("checkbox", name="SCAFFOLD").uncheck()
-            page.get_by_label("Filter").fill("fed")
-            with (runs / "fedpaq" / "rounds.jsonl").open("a") as lines:
-                lines.write(
-                    json.dumps({"round": ROUNDS + 1, "test_accuracy": 0.99, "uplink_bytes": 7})
-                    + "\n"
-                )
-            page.locator(
-                "#runs tr[data-name=fedpaq] [data-column=best]", has_text="0.9900"
-            ).wait_for()
-            assert set(geometry(page)) == {"fedavg", "fedpaq"}
-            assert page.locator("#x-label").inner_html() == "uplink bytes, all clients"
-            assert page.evaluate("document.activeElement.id") == "filter"
+            yield page
         finally:
             page.close()
             server.shutdown()
             thread.join()
     assert complaints == []
+
+
+def add_round(run: Path) -> None:
+    record = {"round": ROUNDS + 1, "test_accuracy": 0.99, "uplink_bytes": 7}
+    with (run / "rounds.jsonl").open("a") as lines:
+        lines.write(json.dumps(record) + "\n")
+
+
+@in_browser
+def test_a_served_page_shows_new_rounds_and_keeps_what_is_chosen(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    write_three(runs)
+    with served(browser, runs) as page:
+        page.get_by_text("· live").wait_for()
+        choose_axis(page, "Uplink")
+        page.get_by_role("checkbox", name="SCAFFOLD").uncheck()
+        page.get_by_label("Filter").fill("fed")
+        add_round(runs / "fedpaq")
+        page.locator("#runs tr[data-name=fedpaq] [data-column=best]", has_text="0.9900").wait_for()
+        assert set(geometry(page)) == {"fedavg", "fedpaq"}
+        assert page.locator("#x-label").inner_html() == "uplink bytes, all clients"
+        assert page.evaluate("document.activeElement.id") == "filter"
+
+
+@in_browser
+def test_a_served_page_that_was_opened_in_the_background_is_not_left_behind(
+    browser: "Browser", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "FRESH", 0.0)
+    runs = tmp_path / "runs"
+    write_three(runs)
+    hidden = "Object.defineProperty(document, 'hidden', { get: () => !window.isSeen })"
+    with served(browser, runs, hidden) as page:
+        add_round(runs / "fedpaq")
+        page.evaluate("window.isSeen = true")
+        page.get_by_text("· live").wait_for()
+        page.locator("#runs tr[data-name=fedpaq] [data-column=best]", has_text="0.9900").wait_for()

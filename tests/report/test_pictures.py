@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from fedapp.figures import TOTAL, find_figure
 from fedapp.report.colours import COLOURS, DASHES
 from fedapp.report.curves import Look, draw_curves, marked_points, std_band
+from fedapp.report.grid import draw_grid
 from fedapp.report.partition import MAX_DOT, MIN_DOT, dot_areas, draw_partition
 from fedapp.report.runs import Run
 from fedapp.report.similarity import draw_similarities
@@ -120,6 +122,23 @@ def test_pdf_has_truetype_fonts(tmp_path: Path) -> None:
         written = picture.read_bytes()
         assert b"CIDFontType2" in written
         assert b"Type3" not in written
+
+
+def test_titles_are_shown_as_they_are(tmp_path: Path) -> None:
+    picture, title = tmp_path / "p.svg", "from $5 to $9"
+    draw_partition(np.ones((2, 2), dtype=np.int64), title, picture)
+    assert title in texts(picture)
+    draw_similarities(np.eye(2), title, picture)
+    assert title in texts(picture)
+    draw_grid([run("a", lr=0.1)], "lr", "algorithm", "test_accuracy", picture, title)
+    assert title in texts(picture)
+
+
+def test_what_a_round_spent_in_both_directions_can_be_drawn(tmp_path: Path) -> None:
+    rounds = [{"round": k, "uplink_bytes": 2, "downlink_bytes": 3} for k in (1, 2, 3)]
+    picture = tmp_path / "p.svg"
+    draw_curves([Run("fedavg", {"algorithm": "fedavg"}, rounds)], ["rounds"], TOTAL, picture)
+    assert find_figure(TOTAL).label in texts(picture)
 
 
 def test_titles_of_panels_say_what_varies(tmp_path: Path, command: Fedapp) -> None:

@@ -147,6 +147,15 @@ def test_runs_may_come_later(tmp_path: Path) -> None:
         assert len(json.loads(client.ask("/data")[1])["runs"]) == 1
 
 
+def test_a_directory_without_a_run_does_not_hide_another(tmp_path: Path) -> None:
+    write_run(tmp_path / "old", "a", {"test_accuracy": [0.5]})
+    (tmp_path / "new").mkdir()
+    cache = RunCache([tmp_path / "new", tmp_path / "old"])
+    assert [run.name for run in cache.load()] == ["a"]
+    write_run(tmp_path / "new", "b", {"test_accuracy": [0.5]})
+    assert [run.name for run in cache.load()] == ["b", "a"]
+
+
 def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_three(tmp_path)
     read: list[str] = []

@@ -1,6 +1,7 @@
 """What runs are worth: their status, which are replicates, and how tables and curves label the others."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -62,6 +63,31 @@ def test_replicates_are_complete_runs_with_different_seeds(tmp_path: Path) -> No
     groups = over_seeds(load_runs([tmp_path]))
     assert [name for name, _ in groups] == LABELS
     assert [run.name for run in groups[0][1]] == ["x-avg-seed-0", "x-avg-seed-1"]
+
+
+def test_names_leave_out_only_whole_words(tmp_path: Path) -> None:
+    for algorithm in ("fedavg", "fedprox"):
+        for server_lr in (0.1, 0.15, 1.0):
+            name = f"{algorithm}-lr-0.1-server-lr-{server_lr}-levels-8"
+            keys: dict[str, Any] = {"server_lr": server_lr, "algorithm": algorithm, "lr": 0.1}
+            write_run(tmp_path, name, accuracy(0.5), **keys)
+    assert [name for name, _ in over_seeds(load_runs([tmp_path]))] == [
+        f"{algorithm}-server-lr-{server_lr}-levels-8"
+        for algorithm in ("fedavg", "fedprox")
+        for server_lr in (0.1, 0.15, 1.0)
+    ]
+
+
+def test_replicates_may_differ_in_where_and_how_long_they_waited(tmp_path: Path) -> None:
+    others: list[dict[str, Any]] = [
+        {}, {"node_timeout": 5.0}, {"require_all_clients": "no"}, {"device": "auto"},
+        {"node_partitions": "7=0"},
+    ]  # fmt: skip
+    for seed, keys in enumerate(others):
+        write_run(tmp_path, f"seed-{seed}", accuracy(0.5), seed=seed, **keys)
+    write_run(tmp_path, "fewer", accuracy(0.5), seed=9, round_timeout=1.0)
+    groups = over_seeds(load_runs([tmp_path]))
+    assert sorted(len(group) for _, group in groups) == [1, len(others)]
 
 
 def test_runs_with_the_same_seed_are_no_replicates(tmp_path: Path, command: Fedapp) -> None:

@@ -96,6 +96,20 @@ def test_one_run_without_validation_data_leaves_the_choice_to_the_test_data(
     assert "valid_accuracy" not in text
 
 
+def test_a_run_that_was_never_evaluated_leaves_the_choice_to_the_validation_data(
+    tmp_path: Path, command: Fedapp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for lr, tested, valid in ((0.1, 0.9, 0.3), (0.2, 0.6, 0.7)):
+        figures = {"test_accuracy": [tested], "valid_accuracy": [valid]}
+        write_run(tmp_path, f"lr-{lr}", figures, lr=lr, valid_share=0.2)
+    write_run(tmp_path, "lr-1e9", {}, lr=1e9, valid_share=0.2, num_rounds=1)
+    (tmp_path / "lr-1e9" / "diverged.txt").touch()
+    words = tmp_path, "--per", "algorithm", "--format", "json"
+    table = json.loads(shown(command, capsys, *words))
+    assert table["chosen_on"] == "validation data"
+    assert table["lines"][0]["chosen"] == {"lr": 0.2}
+
+
 def test_a_target_is_shown_only_when_asked_for(
     tmp_path: Path, command: Fedapp, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,12 @@ def test_braille_fills_its_size(points: list[tuple[float, float]], width: int, h
         assert any(line[-1] != NOTHING for line in drawn)
 
 
+def test_a_problem_of_a_newer_version_is_shown_with_its_model(tmp_path: Path) -> None:
+    run = read(begin(tmp_path / "run", record(1)))
+    run.config["problem"] = "of-tomorrow"
+    assert "fedavg on digits, mlp-200, " in text_of(run)
+
+
 def test_half_a_line_is_waited_for(tmp_path: Path) -> None:
     directory = begin(tmp_path / "run", record(1), record(2))
     third = json.dumps(record(3)) + "\n"

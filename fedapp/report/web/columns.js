@@ -52,7 +52,7 @@ export function makeColumns({ chosen, runs, metrics, algorithms }) {
 
   const columns = [
     { key: "name", title: "run", isText: true, value: (curve) => curve.label },
-    figureColumn("best", (run, figure) => run.best(figure)),
+    figureColumn("best", (run, figure) => run.result(figure)),
     figureColumn("last", (run, figure) => lastOf(run.known(figure))),
     {
       key: "rounds", title: "rounds",

@@ -4,6 +4,9 @@ import { openPage } from "./main.js";
 
 const EVERY = 2000; // milliseconds between two questions
 
+// Whether these are the data that the page came with.
+const isInPage = (data) => JSON.stringify(data) === JSON.stringify(JSON.parse(at("data").textContent));
+
 function follow(refresh) {
   let tag = ""; // of the data that are shown
   const say = (text) => { at("live").hidden = false; at("live").textContent = text; };
@@ -15,7 +18,7 @@ function follow(refresh) {
     // While the reader points at something, it stays where it is.
     if (answer.status === 304 || document.querySelector("#chart:hover, select:focus")) return;
     const data = await answer.json();
-    if (tag) refresh(data);
+    if (tag || !isInPage(data)) refresh(data);
     tag = answer.headers.get("ETag");
   }
 

@@ -35,8 +35,8 @@ export class Metrics {
 }
 
 export class Run {
-  constructor({ name, label, state, note, config, unread, length, columns }, common, metrics) {
-    Object.assign(this, { name, label, state, note });
+  constructor({ name, label, state, note, config, unread, length, columns, results }, common, metrics) {
+    Object.assign(this, { name, label, state, note, results });
     this.unread = new Set(unread); // keys that its result does not depend on
     this.config = { ...common, ...config };
     this.length = length;
@@ -68,6 +68,11 @@ export class Run {
     const known = this.known(name);
     if (!known.length) return null;
     return known.reduce((a, b) => (this.metrics.isSmallerBetter(name) ? Math.min(a, b) : Math.max(a, b)));
+  }
+
+  // The value in the round that is best on validation samples; without any, the best.
+  result(name) {
+    return this.results[name] ?? this.best(name);
   }
 
   // Where the run reaches a target for the first time: the index of its round, or -1.

@@ -107,7 +107,7 @@ export class CurveSelection {
   ranked(curves) {
     const name = this.chosen.judged;
     const rank = (curve) => {
-      const best = curve.average((run) => run.best(name));
+      const best = curve.average((run) => run.result(name));
       return best === null ? Number.MAX_VALUE : this.metrics.isSmallerBetter(name) ? best : -best;
     };
     const ranks = new Map(curves.map((curve) => [curve, rank(curve)]));
