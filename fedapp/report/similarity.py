@@ -14,7 +14,7 @@ from fedapp.report.pictures import paper_style, plain, save_picture
 
 def cosine_similarities(problem: FederatedProblem, clients: range) -> NDArray[np.float64]:
     """Return d_ij = g_i'g_j / (|g_i| |g_j|) at the problem's start, for all pairs of some clients."""
-    x = torch.tensor(problem.initial()[0])
+    x = torch.tensor(problem.initial()[0], device=problem.objective(0).buffers.device)
     gradients = [problem.objective(client).full_gradient(x).numpy(force=True) for client in clients]
     rows = np.stack([gradient.astype(np.float64) for gradient in gradients])
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)

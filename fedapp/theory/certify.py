@@ -47,7 +47,7 @@ def constants_of(config: RunConfig) -> Constants:
     """Return the constants of a run's problem, exact or estimated."""
     problem = make_problem(config)
     torch.manual_seed(config.seed)
-    x = torch.tensor(problem.initial()[0])
+    x = torch.tensor(problem.initial()[0], device=problem.objective(0).buffers.device)
     clients = _some(config.num_clients, CLIENTS, config.seed)
     slopes = [_full(problem, config, client, x) for client in clients]
     mean = torch.stack(slopes).mean(0)
@@ -110,7 +110,7 @@ def _steepness(problem: FederatedProblem, config: RunConfig, client: int, x: Ten
     """Return the largest eigenvalue of a client's Hessian, in size, by the power method."""
     objective = problem.objective(client)
     rng = generator(config.seed, "certify directions", client=client)
-    v = torch.tensor(rng.standard_normal(len(x)), dtype=x.dtype)
+    v = torch.tensor(rng.standard_normal(len(x)), dtype=x.dtype, device=x.device)
     reach = 1e-3 * max(1.0, float(x.norm()))
     value = 0.0
     for _ in range(ITERATIONS):
