@@ -1,6 +1,7 @@
 """FedCET: exact with one vector each way a round, with all clients.
 
-FedCET's supplement: equation 2 with the mixing matrix W(t) and the start (5), in its drift form.
+Liu and Wang, Communication Efficient Federated Learning with Linear Convergence on Heterogeneous Data, 2025
+(arXiv 2503.15804). Equation 2 of its supplement with the mixing matrix W(t) and the start (5), in its drift form.
 
 Down: x = z, the mean of all z_i. Up: z_i, as p_i = z_i - x. Client state: z_i and d_i, whose sum over
 all clients is zero. The client takes z in only when it is next invited, so an exchange begins at
