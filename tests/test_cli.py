@@ -71,7 +71,9 @@ def test_every_key_that_is_listed_is_taken(
     assert set(listed["gradma-s"]) == {
         "server-lr", "gradma.beta1", "gradma.beta2", "gradma.memory-size", "gradma.scope",
     }  # fmt: skip
-    assert set(listed["fedbcgd-plus"]) == {"fedbcgd.blocks", "fedbcgd.momentum", "fedbcgd.control"}
+    assert set(listed["fedbcgd-plus"]) == {
+        "fedbcgd.blocks", "fedbcgd.momentum", "fedbcgd.control", "fedbcgd.start",
+    }  # fmt: skip
     for name, keys in listed.items():
         config = parse_run_config(SMALL | {"algorithm": name} | keys)
         make_strategy(config, kind_of(config).outline(config))
