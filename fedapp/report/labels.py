@@ -1,7 +1,7 @@
 """What runs are called in pictures and on the page, and what their configs differ in."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedapp.data.sources import SHAPES
@@ -85,7 +85,7 @@ def _listed(groups: Sequence[Group], most: int = 10) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def unread(keys: Iterable[str], config: Mapping[str, Any]) -> set[str]:
+def unread(keys: Collection[str], config: Mapping[str, Any]) -> set[str]:
     """Return those of these keys on which a run's result cannot depend: where it is kept, and what it ignores."""
     known = ALGORITHMS.get(str(config.get("algorithm")))  # None: from elsewhere
     found = {*ignored(keys, config, known), *NOT_COMPARED} - {"seed"}
