@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SUITE = ["-n", "3", "--dist", "loadgroup"]  # as .ci/run has it
+SUITE = ["-n", "4", "--dist", "loadgroup"]  # as .ci/run has it
 # Ends by itself if this program is killed.
 LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 

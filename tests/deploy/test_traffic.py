@@ -17,18 +17,18 @@ AROUND = 2500  # bytes that Flower may add to one message around its content: se
 KEYS: dict[str, Value] = {
     "algorithm": "fedgate", "num_rounds": ROUNDS,  # digits, 15,010 numbers
     "num_clients": NODES, "clients_per_round": NODES,  # client c lives on node c
+    "downlink": "grid",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("downlink", ["none", "grid"])
 def test_flower_counts_what_we_count_and_a_constant_for_each_message(
-    federation: Federation, run_inline: RunInline, tmp_path: Path, downlink: str
+    federation: Federation, run_inline: RunInline, tmp_path: Path
 ) -> None:
     """Ours are 20 to 120 kB a message, so that anything left out or counted twice would show.
 
-    On a grid, nodes receive a model and then a difference to it, and the result has the bits of a run inline.
+    On the grid, nodes receive a model and then a difference to it, and the result has the bits of a run inline.
     """
-    keys = KEYS | {"downlink": downlink, "results_dir": str(tmp_path)}
+    keys = KEYS | {"results_dir": str(tmp_path)}
     run = Started(federation, keys | {"run_name": "run"})
     assert run.end() == "finished:completed", run.shown()
     assert_same_model(tmp_path / "run", run_inline(**keys, run_name="inline"))

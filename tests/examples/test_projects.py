@@ -20,28 +20,29 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flwr")]
 PROJECTS = ("algorithm", "table", "text")
 
 
-@pytest.fixture(params=PROJECTS)
-def project(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def elsewhere(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copy a project to another place, from where it is imported."""
-    place = tmp_path / "elsewhere" / str(request.param)
+    place = tmp_path / "elsewhere" / name
     unwanted = shutil.ignore_patterns("__pycache__", ".pytest_cache", ".venv")
-    shutil.copytree(ROOT / "examples" / request.param, place, ignore=unwanted)
+    shutil.copytree(ROOT / "examples" / name, place, ignore=unwanted)
     monkeypatch.syspath_prepend(place)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(ROOT)]))
     return place
 
 
-def test_its_own_tests_pass(project: Path) -> None:
+@pytest.mark.parametrize("name", PROJECTS)
+def test_its_own_tests_pass(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = elsewhere(name, tmp_path, monkeypatch)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("name", ["algorithm", "table"])  # a user's algorithm; model and data
 def test_flwr_run_gives_the_same_bits_as_python(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    project = elsewhere(name, tmp_path, monkeypatch)
     app = tomllib.loads((project / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     changed = {"num-rounds": 2, "results-dir": str(tmp_path)}
     if "data-dir" in app["config"]:
