@@ -35,6 +35,7 @@ from fedapp.runner import EngineChoice
 from fedapp.tables import Value
 
 ROOT = Path(__file__).parent.parent
+VECTORIZE = 32  # clients at most in a group
 LIMIT = 1800  # seconds after which a peer counts as hanging
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -86,11 +87,15 @@ def keys_of(workload: Workload, rounds: int, scratch: Path) -> dict[str, Value]:
 
 
 def our_rounds(
-    make_grid: Callable[[RunConfig], Grid], workload: Workload, rounds: int, scratch: Path
+    make_grid: Callable[[RunConfig], Grid],
+    workload: Workload,
+    rounds: int,
+    scratch: Path,
+    vectorize: int = 0,
 ) -> Generator[Record]:
     """Return the rounds of a run on one of our engines, one for each `next`."""
     write_random_data(workload)
-    config = parse_run_config(keys_of(workload, rounds, scratch))
+    config = parse_run_config(keys_of(workload, rounds, scratch) | {"vectorize": vectorize})
     problem = make_problem(config)
     return run_rounds(make_grid(config), make_strategy(config, problem), problem, config)
 
@@ -115,11 +120,11 @@ def bare(workload: Workload, rounds: int, setting: Setting) -> list[float]:
 
 
 def on_engine(
-    engine: EngineChoice, workload: Workload, rounds: int, setting: Setting
+    engine: EngineChoice, workload: Workload, rounds: int, setting: Setting, vectorize: int = 0
 ) -> list[float]:
     """Run our rounds on an engine of `fedapp run`."""
     with engine.start([RunConfig()]) as make_grid:
-        steps = our_rounds(make_grid, workload, WARM_UP + rounds, setting.scratch)
+        steps = our_rounds(make_grid, workload, WARM_UP + rounds, setting.scratch, vectorize)
         try:
             return timed(partial(next, steps), rounds)
         finally:
@@ -129,6 +134,12 @@ def on_engine(
 def ray_grid(workload: Workload, rounds: int, setting: Setting) -> list[float]:
     """Run `fedapp run`."""
     return on_engine(EngineChoice(False, setting.workers, ""), workload, rounds, setting)
+
+
+def ray_vectorized(workload: Workload, rounds: int, setting: Setting) -> list[float]:
+    """Run `fedapp run` with clients that train side by side."""
+    engine = EngineChoice(False, setting.workers, "")
+    return on_engine(engine, workload, rounds, setting, vectorize=VECTORIZE)
 
 
 def inline(workload: Workload, rounds: int, setting: Setting) -> list[float]:
@@ -247,6 +258,7 @@ def fedjax_pmap(workload: Workload, rounds: int, setting: Setting) -> list[float
 CONTESTANTS: dict[str, tuple[str, Contestant, str]] = {
     "bare": ("bare PyTorch", bare, ""),
     "ray": ("RayGrid", ray_grid, ""),
+    "ray-vectorized": (f"RayGrid, vectorize = {VECTORIZE}", ray_vectorized, ""),
     "inline": ("inline, 1 process", inline, ""),
     "flwr": ("flwr run", flwr_run, ""),
     "stock": ("stock Flower FedAvg", stock_flower, ""),

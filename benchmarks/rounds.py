@@ -142,7 +142,7 @@ def draw(works: dict[str, dict[str, Any]], path: Path) -> None:
 
     figure = Figure(figsize=(11, 4.6))
     axes = figure.add_subplot()
-    colours = ("#999999", "#0072b2", "#004c77", "#56b4e9", "#d55e00", "#e69f00", "#f0c869", "#009e73", "#66c5ab")  # fmt: skip
+    colours = ("#999999", "#0072b2", "#00a0d6", "#004c77", "#56b4e9", "#d55e00", "#e69f00", "#f0c869", "#009e73", "#66c5ab")  # fmt: skip
     width = 0.85 / len(CONTESTANTS)
     shown = set()
     for place, (name, colour) in enumerate(zip(CONTESTANTS, colours, strict=True)):
