@@ -143,17 +143,19 @@ def draw(works: dict[str, dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(11, 4.6))
     axes = figure.add_subplot()
     colours = ("#999999", "#0072b2", "#00a0d6", "#004c77", "#56b4e9", "#d55e00", "#e69f00", "#f0c869", "#009e73", "#66c5ab")  # fmt: skip
-    width = 0.85 / len(CONTESTANTS)
+    palette = dict(zip(CONTESTANTS, colours, strict=True))
+    measured = [n for n in CONTESTANTS if any(n in entries for entries in works.values())]
+    width = 0.85 / len(measured)
     shown = set()
-    for place, (name, colour) in enumerate(zip(CONTESTANTS, colours, strict=True)):
+    for place, name in enumerate(measured):
         for index, entries in enumerate(works.values()):
             ratio = entries.get(name, {}).get("ratio")
             if not ratio:
                 continue
-            at = index + (place - len(CONTESTANTS) // 2) * width
+            at = index + (place - (len(measured) - 1) / 2) * width
             label = None if name in shown else CONTESTANTS[name][0]
             shown.add(name)
-            axes.bar(at, ratio, width * 0.92, color=colour, label=label)
+            axes.bar(at, ratio, width * 0.92, color=palette[name], label=label)
             axes.text(at, ratio * 1.03, f"{ratio:.2f}", ha="center", va="bottom", fontsize=6)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")

@@ -215,6 +215,7 @@ def main() -> None:
                 print(table(rows[-1:]).splitlines()[-1], flush=True)
     print("\n" + table(rows))
     report = [asdict(case) | found for case, found in rows]
+    arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "scale.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
