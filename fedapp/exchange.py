@@ -1,7 +1,8 @@
 """The messages of one attempt at a round, or of one evaluation, and which answers count."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.app.metadata import Metadata
@@ -11,6 +12,8 @@ from fedapp import wire
 from fedapp.downlink import Parcel
 from fedapp.refusals import Reason, Refusal
 from fedapp.wire import EvaluationRequest, Evaluations, Invitation, Reply, Spec
+
+Read = TypeVar("Read")
 
 
 @dataclass
@@ -66,14 +69,19 @@ class Exchange:
         return message
 
     def read(self, messages: Iterable[Message], spec_of: Callable[[int], Spec]) -> Reply:
-        """Return the nodes' answers as one; a client whose node gave none is refused."""
+        """Return the nodes' answers as one; a client whose node gave none is refused.
+
+        Each is decoded as it arrives, while other nodes still train.
+        """
+
+        def unpack(message: Message, clients: list[int]) -> Reply:
+            return wire.unpack_reply(message, {c: spec_of(c) for c in clients}, self.sums)
+
         whole = Reply()
-        for clients, message in self._answers(messages):
-            if message is None:
+        for clients, reply in self._answers(messages, unpack):
+            if reply is None:
                 whole.refusals += _unanswered(clients)
                 continue
-            specs = {client: spec_of(client) for client in clients}
-            reply = wire.unpack_reply(message, specs, self.sums)
             whole.updates += reply.updates
             whole.refusals += reply.refusals
             whole.uplink_bytes += reply.uplink_bytes
@@ -85,31 +93,35 @@ class Exchange:
     def read_evaluations(self, messages: Iterable[Message]) -> Evaluations:
         """Return the nodes' evaluations as one; a client whose node gave none is refused."""
         whole = Evaluations()
-        for clients, message in self._answers(messages):
-            if message is None:
+        for clients, answer in self._answers(messages, wire.unpack_evaluations):
+            if answer is None:
                 whole.refusals += _unanswered(clients)
                 continue
-            answer = wire.unpack_evaluations(message, clients)
             whole.results += answer.results
             whole.refusals += answer.refusals
             whole.uplink_bytes += answer.uplink_bytes
         return whole
 
-    def _answers(self, messages: Iterable[Message]) -> Iterator[tuple[list[int], Message | None]]:
-        """Yield for each message its clients and the first answer of its own node, or Flower's word that there is none."""
-        asked = {sent.message_id: sent for sent, _ in self.sent}
-        answers: dict[str, Message] = {}
+    def _answers(
+        self, messages: Iterable[Message], unpack: Callable[[Message, list[int]], Read]
+    ) -> list[tuple[list[int], Read | None]]:
+        """Return for each message sent, in that order, its clients and what the answer to it says.
+
+        That is the first answer of its own node, or Flower's word that there is none.
+        """
+        asked = {sent.message_id: (sent, clients) for sent, clients in self.sent}
+        answers: dict[str, Read] = {}
         for message in messages:
             told = message.metadata
-            sent = asked.get(told.reply_to_message_id)
-            if sent is None:
+            identity = told.reply_to_message_id
+            if identity not in asked or identity in answers:
                 continue
+            sent, clients = asked[identity]
             flowers = message.has_error() and told.src_node_id == SUPERLINK_NODE_ID
             nodes = (told.src_node_id, told.message_type) == (sent.dst_node_id, sent.message_type)
             if flowers or nodes:
-                answers.setdefault(sent.message_id, message)
-        for sent, clients in self.sent:
-            yield clients, answers.get(sent.message_id)
+                answers[identity] = unpack(message, clients)
+        return [(clients, answers.get(sent.message_id)) for sent, clients in self.sent]
 
 
 def _unanswered(clients: Iterable[int]) -> list[Refusal]:

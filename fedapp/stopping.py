@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flwr.app import Message
     from flwr.superlink.grid import HttpGrid
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)  # Flower sends SIGINT to itself after `flwr stop`
@@ -56,8 +57,16 @@ def saved_before_exit(grid: "HttpGrid") -> Iterator[None]:
 
         return wait
 
+    def send_and_receive(*arguments: Any, **named: Any) -> "Iterator[Message]":
+        """Wait for each reply; what is done with it in between is not interrupted."""
+        replies = iter(send(*arguments, **named))
+        wait_for_next = interruptible(lambda: next(replies, None))
+        return iter(wait_for_next, None)
+
     for name in WAITING:
         vars(grid)[name] = interruptible(getattr(grid, name))
+    send = grid.send_and_receive
+    vars(grid)["send_and_receive"] = send_and_receive
     before = {number: signal.signal(number, on_signal) for number in SIGNALS}
     try:
         yield

@@ -66,6 +66,34 @@ def test_a_signal_ends_waiting_for_a_superlink_that_hangs(
     assert happened == ["saved", "Flower's handler"]
 
 
+def test_a_signal_lets_a_reply_be_read_and_ends_waiting_for_the_next(
+    grid: HttpGrid, happened: list[str]
+) -> None:
+    def replies() -> Iterator[str]:
+        yield "a reply"
+        happened.append("never: the next one is waited for")
+        yield "another"
+
+    vars(grid)["send_and_receive"] = lambda _messages: replies()
+    with pytest.raises(SystemExit), saved_before_exit(grid):
+        for _reply in grid.send_and_receive([]):
+            signal.raise_signal(signal.SIGTERM)
+            happened.append("read")
+    assert happened == ["read", "Flower's handler"]
+
+
+def test_a_signal_ends_a_pause_between_two_looks(grid: HttpGrid, happened: list[str]) -> None:
+    def replies() -> Iterator[str]:
+        signal.raise_signal(signal.SIGTERM)  # as while it sleeps
+        happened.append("never: it sleeps to the end")
+        yield "a reply"
+
+    vars(grid)["send_and_receive"] = lambda _messages: replies()
+    with pytest.raises(SystemExit), saved_before_exit(grid):
+        list(grid.send_and_receive([]))
+    assert happened == ["Flower's handler"]
+
+
 def test_a_run_that_is_complete_all_the_same_is_complete(
     grid: HttpGrid, happened: list[str]
 ) -> None:

@@ -9,11 +9,11 @@ A registered node may also send the server messages that answer nothing; Flower 
 next. They are dropped: they are no other client's answer.
 
 Flower asks for answers every three seconds, so that a round waits for one and a half of them on average. `poll_often`
-asks sooner where few answers are missing.
+asks sooner where few answers are missing, and hands on each answer as it arrives: it is decoded while others are awaited.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import httpx
@@ -56,18 +56,21 @@ def poll_often(grid: "HttpGrid") -> None:
 
     def send_and_receive(
         messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
+    ) -> Iterator[Message]:
         missing = set(grid.push_messages(messages))
-        end = float("inf") if timeout is None else time.monotonic() + timeout
-        received: list[Message] = []
-        while time.monotonic() < end:
-            replies = list(grid.pull_messages(missing))
-            received += replies
-            missing -= {reply.metadata.reply_to_message_id for reply in replies}
-            if not missing:
-                break
-            time.sleep(min(len(missing) * REQUEST_EVERY, SELDOM))
-        return received
+        return replies(missing, float("inf") if timeout is None else time.monotonic() + timeout)
+
+    def replies(missing: set[str], end: float) -> Iterator[Message]:
+        """Yield each answer as it arrives; those that came while the last ones were read are not late."""
+        while True:
+            last = time.monotonic() >= end
+            arrived = list(grid.pull_messages(missing))
+            missing -= {reply.metadata.reply_to_message_id for reply in arrived}
+            yield from arrived
+            if last or not missing:
+                return
+            pause = min(len(missing) * REQUEST_EVERY, SELDOM, end - time.monotonic())
+            time.sleep(max(pause, 0.0))
 
     vars(grid)["send_and_receive"] = send_and_receive
 

@@ -205,7 +205,8 @@ def marked_points(
     shift = (look % 5) / 5
     wanted = begin + (end - begin) * (np.arange(8) + shift) / 8
     inside = wanted[(wanted >= along[0]) & (wanted <= along[-1])]
-    if len(inside) < 3:  # a curve that is much shorter than others
+    # A curve that is much shorter than others; whether it is must not depend on its look.
+    if along[-1] - along[0] < 3 / 8 * (end - begin) or not len(inside):
         return sorted({int(len(at) * (k + shift) / 3) for k in range(3)})
     return sorted({int(np.abs(along - x).argmin()) for x in inside})
 
