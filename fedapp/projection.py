@@ -4,10 +4,7 @@ By its dual P = v + C'z, z = argmin over z >= 0 of 1/2 z'Gz + b'z with G = CC' a
 row; only inner products depend on the length of the vectors. It is a non-negative least-squares problem.
 """
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -18,7 +15,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from fedapp.products import Matrix, Numbers, add_rows, inner_products
-from fedapp.threads import one_thread
+from fedapp.threads import one_thread, thread_pool
 
 # Eigenvalues of a Gram matrix below this part of the largest are rounding errors.
 SINGULAR = {torch.float64: 1e-13, torch.float32: 1e-6}
@@ -184,13 +181,3 @@ class Memory:
         """Return how exactly a piece is multiplied."""
         short = piece.stop - piece.start <= SHORT
         return torch.float64 if short or self.rows.dtype == np.float64 else torch.float32
-
-
-@lru_cache(maxsize=1)
-def thread_pool() -> ThreadPoolExecutor:
-    """Return this process's threads, each of which computes alone."""
-    return ThreadPoolExecutor(os.cpu_count(), initializer=one_thread)
-
-
-# A forked process has none of its parent's threads.
-os.register_at_fork(after_in_child=thread_pool.cache_clear)

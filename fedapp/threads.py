@@ -9,13 +9,20 @@ calls it, so it must be set where the computing happens:
 - The limit of OpenBLAS, which NumPy and SciPy bring along, holds in the process.
 
 So every thread calls `one_thread` before it computes: `make_problem` does, on a server and on a node,
-`run_rounds` does, and so does every thread of a pool (`projection`).
+`run_rounds` does, and so does every thread of `thread_pool`.
 """
 
+import os
 import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from typing import TypeVar
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
+
+Task = TypeVar("Task")
+Done = TypeVar("Done")
 
 
 def one_thread() -> None:
@@ -37,3 +44,25 @@ def one_thread() -> None:
 def _libraries(modules: int) -> ThreadpoolController:
     """Find the loaded libraries; again when a module was imported, which may have brought one."""
     return ThreadpoolController()
+
+
+@lru_cache(maxsize=1)
+def thread_pool() -> ThreadPoolExecutor:
+    """Return this process's threads, each of which computes alone."""
+    return ThreadPoolExecutor(os.cpu_count(), initializer=one_thread)
+
+
+def in_shares(work: Callable[[Task], Done], tasks: Sequence[Task], shares: int) -> list[Done]:
+    """Do tasks on this process's threads, at most `shares` at a time; return what comes of them in their order."""
+
+    def share(first: int) -> list[Done]:
+        return [work(task) for task in tasks[first::shares]]
+
+    done: dict[int, Done] = {}
+    for first, results in enumerate(thread_pool().map(share, range(min(shares, len(tasks))))):
+        done |= zip(range(first, len(tasks), shares), results, strict=True)
+    return [done[place] for place in range(len(tasks))]
+
+
+# A forked process has none of its parent's threads.
+os.register_at_fork(after_in_child=thread_pool.cache_clear)

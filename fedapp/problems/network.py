@@ -28,8 +28,11 @@ from fedapp.problems.batches import shuffled_batches, take_rows
 from fedapp.problems.problem import Batch, Data, Indices, Loss, Problem, Rows
 from fedapp.problems.protocols import Vector
 from fedapp.randomness import Generator, generator, torch_seed
+from fedapp.threads import in_shares
 
-EVALUATION_BATCH = 1000
+EVALUATION_BATCH = 1000  # samples at a time
+# Of our own networks on the CPU: batches that fit into caches, several at a time, which take no more memory.
+SMALL_BATCH, AT_ONCE = 125, 8
 NOTHING = nullcontext()
 Tensors = tuple[Tensor, ...]
 Taken = slice | Tensor  # the rows of a batch
@@ -57,11 +60,11 @@ def _tensor(array: Any) -> Tensor:
     return torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
 
 
-def _batches(arrays: Tensors, rows: Indices | None) -> Iterator[tuple[Tensors, Taken]]:
+def _batches(arrays: Tensors, rows: Indices | None, size: int) -> Iterator[tuple[Tensors, Taken]]:
     """Yield what to evaluate at a time: some rows of arrays, or of all rows a slice."""
     chosen = None if rows is None else torch.from_numpy(rows)
-    for start in range(0, len(arrays[0] if chosen is None else chosen), EVALUATION_BATCH):
-        part = slice(start, start + EVALUATION_BATCH)
+    for start in range(0, len(arrays[0] if chosen is None else chosen), size):
+        part = slice(start, start + size)
         yield arrays, part if chosen is None else chosen[part]
 
 
@@ -88,6 +91,11 @@ class NetworkProblem:
             v.cpu().numpy().copy() for v in (self.model.vector, self.model.buffers)
         )
         self._gathered: tuple[Any, Any] = (None, None)  # the last batch
+        # Others' networks and metrics may draw numbers, or keep what they have computed.
+        ours = not any(is_outside(name) or "/" in name for name in (config.model, config.problem))
+        self._divides = ours and self.device.type == "cpu"
+        self._evaluation_batch = SMALL_BATCH if self._divides else EVALUATION_BATCH
+        self._threads = False  # whether to evaluate in several threads
 
     @property
     def facts(self) -> Facts | None:
@@ -264,9 +272,16 @@ class NetworkProblem:
         self.model.buffers.copy_(torch.tensor(buffers))
 
     def evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
-        """Return the metrics on the test set and, with eval-train, f(x): the loss on the clients' samples."""
+        """Return the metrics on the test set and, with eval-train, f(x): the loss on the clients' samples.
+
+        No client trains meanwhile, so all cores compute.
+        """
         with full_memory_as(RunError):
-            return self._evaluate(x, buffers)
+            self._threads = self._divides
+            try:
+                return self._evaluate(x, buffers)
+            finally:
+                self._threads = False
 
     def _evaluate(self, x: Vector, buffers: Vector) -> dict[str, float]:
         self._load(x, buffers)
@@ -305,30 +320,34 @@ class NetworkProblem:
             count += size
         return total / count
 
-    @torch.no_grad()
-    def measure(self, arrays: tuple[Tensor, ...], rows: Indices | None = None) -> dict[str, float]:
+    def measure(self, arrays: Tensors, rows: Indices | None = None) -> dict[str, float]:
         """Return the metrics over samples: over all rows, or over some; the network is where it is bound."""
-        return self._measure_batches(_batches(arrays, rows))
+        return self._measure_batches(_batches(arrays, rows, self._evaluation_batch))
 
-    @torch.no_grad()
     def _measure_all(self, samples: Sequence[Rows]) -> dict[str, float]:
         """Return the metrics over samples of several sets of arrays."""
+        size = self._evaluation_batch
         return self._measure_batches(
-            batch for held in samples for batch in _batches(held.arrays, held.rows)
+            batch for held in samples for batch in _batches(held.arrays, held.rows, size)
         )
 
     def _measure_batches(self, batches: Iterable[tuple[Tensors, Taken]]) -> dict[str, float]:
-        module, problem = self.model.module, self.problem
-        module.eval()
+        self.model.module.eval()
         self.frozen_part.restore()
-        parts, count = [], 0
         with seeded(torch_seed(self.config.seed, "evaluation")):  # for networks that draw numbers
-            for arrays, taking in batches:
-                rows = [take_rows(a, taking, self._pins) for a in arrays]
-                batch = self._prepared(rows)
-                parts.append(problem.metrics(self._outputs(module, batch), batch))
-                count += len(rows[0])
-        return problem.combine(parts, count)
+            if self._threads:
+                measured = in_shares(self._measure_batch, list(batches), AT_ONCE)
+            else:
+                measured = [self._measure_batch(batch) for batch in batches]
+        return self.problem.combine([part for part, _ in measured], sum(n for _, n in measured))
+
+    @torch.no_grad()
+    def _measure_batch(self, batch: tuple[Tensors, Taken]) -> tuple[dict[str, Any], int]:
+        arrays, taking = batch
+        rows = [take_rows(a, taking, self._pins) for a in arrays]
+        prepared = self._prepared(rows)
+        outputs = self._outputs(self.model.module, prepared)
+        return self.problem.metrics(outputs, prepared), len(rows[0])
 
     def named_tensors(self, x: Vector, buffers: Vector) -> dict[str, NDArray[Any]]:
         """Return the network's state dict; counters, which each process has for itself, are as at the start."""

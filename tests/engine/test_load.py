@@ -18,6 +18,7 @@ from fedapp import projection
 from fedapp.config import RunConfig
 from fedapp.problems import make_problem
 from fedapp.products import inner_products
+from fedapp.threads import thread_pool
 from tests.engine.load import LAYER, configs
 
 ROOT = Path(__file__).parents[2]
@@ -27,13 +28,13 @@ ROOT = Path(__file__).parents[2]
 def several_threads() -> Iterator[None]:
     """Have this process use two threads everywhere, and a pool whose threads have not computed yet."""
     before = torch.get_num_threads()
-    projection.thread_pool.cache_clear()
+    thread_pool.cache_clear()
     torch.set_num_threads(2)
     limited = threadpool_limits(2)
     yield
     limited.restore_original_limits()
     torch.set_num_threads(before)
-    projection.thread_pool.cache_clear()
+    thread_pool.cache_clear()
 
 
 def limits() -> set[int]:
@@ -49,7 +50,7 @@ def test_every_thread_of_the_pool_has_one_thread(several_threads: None) -> None:
         everyone.wait(60)  # so that each thread of the pool answers once
         return limits()
 
-    answers = list(projection.thread_pool().map(ask, range(everyone.parties)))
+    answers = list(thread_pool().map(ask, range(everyone.parties)))
     assert answers == [{1}] * everyone.parties
 
 
@@ -82,7 +83,7 @@ def test_products_have_the_same_bits_in_threads_that_have_not_computed_yet(
         rows = rng.standard_normal((20, length)).astype(dtype)
         memory = projection.Memory(20, (length,), rows.dtype)
         memory.update(1.0, dict(enumerate(rows)))
-        projection.thread_pool.cache_clear()
+        thread_pool.cache_clear()
         memory.project(rows[0])
         torch.set_num_threads(1)
         chunks = [
