@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import settings
 
+# The same examples in every run, so that a change is judged by itself; `--hypothesis-profile=search` looks for new
+# ones. No example has a time limit: on a busy machine any may be slow.
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, max_examples=300)
+settings.load_profile("same")
 # Tests write many small files, and every fsync waits for the disk; not so in memory, if there is enough.
 MEMORY = Path("/dev/shm")
 ENOUGH = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30

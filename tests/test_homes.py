@@ -3,7 +3,7 @@
 import tracemalloc
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.homes import Homes, intersection
@@ -27,7 +27,6 @@ def test_what_two_ranges_share(one: range, other: range) -> None:
     assert list(intersection(one, other)) == sorted(set(one) & set(other))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), claims, st.booleans()), max_size=12))
 def test_homes_are_those_of_a_dict(steps: list[tuple[int, Sequence[int], bool]]) -> None:
     homes, expected = Homes(), dict[int, int]()
@@ -49,7 +48,6 @@ def test_homes_are_those_of_a_dict(steps: list[tuple[int, Sequence[int], bool]])
         assert {c: homes.get(c) for c in range(CLIENTS)} == {c: expected.get(c) for c in range(CLIENTS)}  # fmt: skip
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), claims), max_size=8))
 def test_whoever_comes_last_is_the_home(steps: list[tuple[int, Sequence[int]]]) -> None:
     homes = Homes()

@@ -104,7 +104,7 @@ def test_what_is_no_longer_than_the_model_is_used_whatever_the_others_send() -> 
     assert admit(UpdateLengths(["u"], 1000.0), [1e-9, 1e-9, 1e-9, 0.9], x=np.zeros(4)) == []
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.floats(1.0, 999.0), min_size=1, max_size=40), min_size=1, max_size=12))
 def test_lengths_within_the_ratio_of_each_other_are_never_refused(
     rounds: list[list[float]],
@@ -114,7 +114,7 @@ def test_lengths_within_the_ratio_of_each_other_are_never_refused(
         assert admit(admission, lengths, round_, np.zeros(1)) == []
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.permutations([1.0, 1.5, 2.0, 0.0, 3e5, 1e17, 0.5]))
 def test_the_order_of_clients_does_not_matter(lengths: list[float]) -> None:
     admission = UpdateLengths(["u"], 1000.0)

@@ -16,7 +16,7 @@ SHAPES = {
 
 
 @given(**SHAPES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_products_and_sums_are_those_of_float64(
     seed: int, m: int, d: int, start: int, data: st.DataObject
 ) -> None:
@@ -42,7 +42,7 @@ def test_products_and_sums_are_those_of_float64(
 
 
 @given(seed=st.integers(0, 2**32 - 1), m=st.integers(1, 14))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_product_depends_on_its_two_rows_alone(seed: int, m: int) -> None:
     """Not on which others are multiplied beside them, so what is kept is what would be computed anew."""
     rng = np.random.default_rng(seed)

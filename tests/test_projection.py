@@ -85,7 +85,7 @@ def test_it_is_the_closest_vector_that_agrees(
 
 
 @given(seed=st.integers(0, 2**32 - 1), m=st.integers(1, 12), d=st.integers(1, 30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_feasible_vector_is_closer(seed: int, m: int, d: int) -> None:
     """P is feasible, and <v - P, f - P> <= 0 for every feasible f: that is what closest means."""
     rng = np.random.default_rng(seed)
@@ -98,7 +98,7 @@ def test_no_feasible_vector_is_closer(seed: int, m: int, d: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_it_never_makes_a_constraint_worse(seed: int) -> None:
     """What disagreed with a row agrees now; what agreed still does."""
     rng = np.random.default_rng(seed)

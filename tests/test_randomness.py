@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedapp.randomness import generator, sample_cohort
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     total=st.one_of(st.integers(1, 200), st.sampled_from([10_000, 10_001, 30_000])),
     share=st.floats(0, 1),

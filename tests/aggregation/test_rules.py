@@ -38,7 +38,7 @@ def robust(f: int = F) -> dict[str, Rule]:
 
 
 @given(st.integers(0, 10_000), st.integers(0, 3), st.integers(9, 12))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_rules_are_the_papers(seed: int, f: int, n: int) -> None:
     x = some_rows(seed, n)
     centre = some_rows(seed + 1, 1)[0]
@@ -64,7 +64,7 @@ def test_rules_are_the_papers(seed: int, f: int, n: int) -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_the_geometric_median_is_where_weiszfeld_ends(seed: int) -> None:
     x = some_rows(seed)
     far = weiszfeld(x, np.full(len(x), 1 / len(x)), 1e-6, x.mean(axis=0), 2000)
@@ -112,7 +112,7 @@ def test_mixing_by_hand() -> None:
 
 @pytest.mark.parametrize("name", [name for name in robust() if name != "nnm multi-krum"])
 @given(st.integers(0, 10_000))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_who_sent_what_does_not_matter(name: str, seed: int) -> None:
     rule, x, centre = robust()[name], some_rows(seed), some_rows(seed + 1, 1)[0]
     shuffled = x[np.random.default_rng(seed).permutation(len(x))]
@@ -172,7 +172,7 @@ def test_bits_do_not_depend_on_threads_or_on_the_sender_of_a_row(name: str) -> N
     trim=st.floats(0, 0.49),
     dtype=st.sampled_from(["float32", "float64"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_columns_sorted_a_few_at_a_time_have_the_bits_of_all_at_once(
     seed: int, n: int, d: int, trim: float, dtype: str
 ) -> None:

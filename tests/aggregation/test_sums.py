@@ -55,7 +55,7 @@ def summed(rows: list[Any], order: Any) -> ExactSum:
     return exact
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 12),

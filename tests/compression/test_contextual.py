@@ -101,7 +101,7 @@ def test_independent_gaussian_numbers_take_little_more_than_their_entropy() -> N
     assert floor < 8 * size / v.size < floor + 0.3  # a uniform quantizer's entropy is 0.25 above it
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.floats(1e-3, 0.9), st.integers(0, 5))
 def test_an_error_that_is_asked_for_is_kept(nmse: float, seed: int) -> None:
     v = update(seed=seed)
@@ -110,7 +110,7 @@ def test_an_error_that_is_asked_for_is_kept(nmse: float, seed: int) -> None:
     assert found > 0.5 * nmse
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(25, 6000), st.integers(0, 5))
 def test_a_length_that_is_asked_for_is_kept_and_used(most: int, seed: int) -> None:
     v = update(seed=seed)

@@ -39,7 +39,7 @@ def test_the_root_mean_square_neither_overflows_nor_underflows(scale: float) -> 
 
 
 @given(st.integers(0, 10**6), DTYPES, SCALES, st.integers(-60, 20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rounding_goes_to_the_nearest_multiple(
     seed: int, dtype: Any, scale: float, finer: int
 ) -> None:
@@ -56,7 +56,7 @@ def test_rounding_goes_to_the_nearest_multiple(
 
 
 @given(st.integers(0, 10**6), DTYPES, SCALES, st.integers(-60, 4), st.integers(-60, 4))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_whole_or_as_a_difference_every_bit_arrives(
     seed: int, dtype: Any, scale: float, one: int, two: int
 ) -> None:
@@ -128,7 +128,7 @@ def test_a_difference_to_something_else_is_refused() -> None:
 
 
 @given(st.binary(max_size=80), st.integers(0, 3), st.integers(-1100, 2100), st.integers(0, 130))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_body_that_nobody_wrote_is_refused_or_makes_a_finite_vector(
     rest: bytes, how: int, exponent: int, width: int
 ) -> None:

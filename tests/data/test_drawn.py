@@ -24,7 +24,7 @@ def drawn(**keys: Value) -> Partition:
     return load_partition(load_images("digits", ""), config)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     partition=st.sampled_from(["iid", "dirichlet", "classes"]),
     client=st.integers(0, MILLION - 1),

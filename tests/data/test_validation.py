@@ -21,7 +21,7 @@ KEYS: dict[str, Value] = {
 }  # fmt: skip
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     share=st.floats(0.001, 0.95),
     partition=st.sampled_from(["iid", "dirichlet", "classes"]),

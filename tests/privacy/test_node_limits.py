@@ -50,7 +50,7 @@ DP_KEYS: dict[str, st.SearchStrategy[Any]] = {
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(st.fixed_dictionaries({}, optional=DP_KEYS))
 def test_no_run_config_undercuts_a_node(tmp_path_factory: Any, keys: dict[str, Value]) -> None:
     directory = tmp_path_factory.getbasetemp() / "floors"

@@ -38,7 +38,7 @@ def test_what_has_no_length_counts_as_nothing(bad: float) -> None:
 Coordinates = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=3, max_size=3)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(Coordinates, min_size=2, max_size=5), st.one_of(st.none(), Coordinates))
 def test_one_client_moves_the_mean_by_at_most_twice_clip_over_s(
     rows: list[list[float]], other: list[float] | None

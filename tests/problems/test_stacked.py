@@ -82,7 +82,7 @@ def check(problem: FederatedProblem, batch_size: int, asked: Sequence[Asked], dt
 SIZES = st.lists(st.sampled_from([1, 2, 7, 10, 13, 15, 16, 20, 31, 32, 50]), min_size=1, max_size=9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     inputs=st.integers(1, 100),
     widths=st.lists(st.integers(1, 70), max_size=2),
@@ -99,7 +99,7 @@ def test_networks_are_computed_together_as_if_alone(
     check(problem, 32, points(problem, sizes, seed), dtype)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(sizes=SIZES, seed=st.integers(0, 999), model=st.sampled_from(["logistic", "sigmoid-erm"]))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_linear_risks_are_computed_together_as_if_alone(
@@ -109,7 +109,7 @@ def test_linear_risks_are_computed_together_as_if_alone(
     check(problem, 32, points(problem, sizes, seed), dtype)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(dim=st.integers(1, 40), count=st.integers(1, 20), seed=st.integers(0, 999))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_quadratics_are_computed_together_as_if_alone(

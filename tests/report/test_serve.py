@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fedapp.errors import ConfigError
@@ -112,19 +112,19 @@ def test_other_sites_are_not_given_the_data(client: Client) -> None:
     assert answer.getheader("Access-Control-Allow-Origin") is None
 
 
+@example(["", "data"])
 @given(
     st.lists(
         st.sampled_from(["..", ".", "secret.txt", "data", "fedavg", "%2e%2e", "", "etc"]),
         min_size=1,
     )
 )
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_path_leads_to_a_file(client: Client, parts: list[str]) -> None:
     path = "/" + "/".join(parts)
     answer, body = client.ask(path)
-    assert answer.status == (200 if path in ("/", "/data") else 404)
+    as_read = "/" + path.lstrip("/")  # http.server takes several slashes at the front as one
+    assert answer.status == (200 if as_read in ("/", "/data") else 404)
     assert b"secret" not in body
 
 

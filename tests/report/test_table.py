@@ -119,7 +119,7 @@ def test_a_target_is_shown_only_when_asked_for(
     assert "rounds to 70 % | uplink to 70 %" in heads
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=5))
 def test_every_format_has_the_mean_and_the_standard_deviation(values: list[float]) -> None:
     found = number(values, Figure("test_accuracy"))

@@ -38,7 +38,7 @@ def numbers(count: int, first: float) -> np.ndarray[Any, Any]:
     return np.arange(count, dtype=np.float32) + np.float32(first)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.dictionaries(names, st.tuples(st.integers(0, 3000), st.booleans()), max_size=5))
 def test_a_record_of_arrays_costs_what_flower_sends(sizes: dict[str, tuple[int, bool]]) -> None:
     arrays: Arrays = {}

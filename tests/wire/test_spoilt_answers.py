@@ -36,7 +36,7 @@ def check(case: str, attack: Attack) -> None:
 
 
 FUZZED = settings(
-    deadline=None, max_examples=60,
+    max_examples=60,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 

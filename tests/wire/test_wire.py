@@ -47,7 +47,7 @@ def refused(reply: wire.Reply) -> list[int]:
     return [refusal.client for refusal in reply.refusals]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     hnp.arrays(
         st.sampled_from(["<f4", "<f8", "u1", "<i8"]),
@@ -244,7 +244,7 @@ def test_bytes_that_are_no_array_are_refused(data: bytes) -> None:
         wire.decode(array, (np.dtype(np.float32), (5,)))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(0, 147), st.integers(0, 255))
 def test_any_changed_byte_gives_a_wire_error_or_an_array_of_the_right_kind(
     at: int, value: int
