@@ -335,8 +335,9 @@ class NetworkProblem:
         self.model.module.eval()
         self.frozen_part.restore()
         with seeded(torch_seed(self.config.seed, "evaluation")):  # for networks that draw numbers
-            if self._threads:
-                measured = in_shares(self._measure_batch, list(batches), AT_ONCE)
+            batches = list(batches)
+            if self._threads and len(batches) >= AT_ONCE:  # for fewer, waking threads costs more
+                measured = in_shares(self._measure_batch, batches, AT_ONCE)
             else:
                 measured = [self._measure_batch(batch) for batch in batches]
         return self.problem.combine([part for part, _ in measured], sum(n for _, n in measured))

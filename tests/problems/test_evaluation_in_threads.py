@@ -49,11 +49,17 @@ def test_several_threads_give_the_bits_of_one(
     main = {threading.current_thread().name}
     several = watched.evaluate()
     assert max(watched.sizes) == SMALL_BATCH
-    assert not watched.threads & main
+    assert watched.threads - main
     monkeypatch.setattr(watched.problem, "_divides", False)
     watched.threads.clear()
     assert watched.evaluate() == several
     assert watched.threads == main
+
+
+def test_few_samples_wake_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, model="mlp-64", eval_train=False)
+    assert "test_accuracy" in watched.evaluate()
+    assert watched.threads == {threading.current_thread().name}
 
 
 def test_a_client_evaluates_in_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
