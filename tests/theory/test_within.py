@@ -36,6 +36,7 @@ from strategies.diana import DIANA
 from strategies.fedbcgd import FedBCGD
 from strategies.fedcomgate import FedCOM, FedCOMGATE
 from strategies.gradma import GradMA
+from tests.support.mistakes import fedcom_ascends
 
 Patch = pytest.MonkeyPatch
 Mistake = Callable[[Patch], None]
@@ -108,15 +109,6 @@ def steeper(patch: Patch) -> None:
         return 30 * A, b
 
     patch.setattr(quadratic, "_draw", drawn)
-
-
-def fedcom_ascends(patch: Patch) -> None:
-    """FedCOM steps the wrong way."""
-
-    def aggregate(self: FedCOM, updates: Sequence[Update]) -> None:
-        self.x = self.x + self.lr * self.server_lr * self.mean(updates, "D")
-
-    patch.setattr(FedCOM, "aggregate", aggregate)
 
 
 def fedcom_ignores_server_lr(patch: Patch) -> None:
