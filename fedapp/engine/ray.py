@@ -12,15 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-import ray
 from flwr.app import Error, Message, RecordDict
-from ray.exceptions import RayActorError, RayError
 
 from fedapp import wire
 from fedapp.aggregation import BUFFERS, Sums
+from fedapp.engine.calls import WorkerDiedError, WorkerError
 from fedapp.engine.local import CLIENT_APP_FAILED, LocalGrid
-from fedapp.engine.ray_workers import NODE, RayWorkers
-from fedapp.engine.transfer import Buffer, Layout, joined, layout_of, put_together
+from fedapp.engine.ray_workers import NODE, RayWorkers, Shared
+from fedapp.engine.transfer import put_together
 from fedapp.state import DirectoryStore
 from fedapp.tables import Value
 
@@ -28,17 +27,12 @@ log = logging.getLogger("flwr")
 MOST = 0.9  # of its share of what waits is a worker's next part
 
 
-def _frozen(content: RecordDict) -> tuple[Layout, Buffer]:
-    layout, pieces = layout_of(content)
-    return layout, joined(pieces)
-
-
 @dataclass
 class _Job:
     """A message on its way: the clients still to be dealt, and what has come back."""
 
     message: Message
-    shared: Any  # reference to what all its clients receive, in the object store
+    shared: Shared  # what all its clients receive
     waiting: list[int]
     parts: list[RecordDict] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
@@ -107,7 +101,7 @@ class RayGrid(LocalGrid):
             message.metadata.__dict__["_message_id"] = identity
             shared, clients = wire.take_shared(message.content)
             clients.sort(key=self._work_of, reverse=True)
-            job = _Job(message, ray.put(_frozen(shared)), clients)
+            job = _Job(message, self._workers.share(shared), clients)
             self._jobs[identity] = job
             if not clients:  # not an invitation: any worker can answer for the node
                 self._send(_Part(job, [], 0.0, 0, self._workers.actors[0]))
@@ -130,7 +124,7 @@ class RayGrid(LocalGrid):
         while pending:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
-                return replies + [self._give_up(self._jobs.pop(identity)) for identity in pending]
+                return replies + [self._give_up(self._taken(identity)) for identity in pending]
             self._collect(left)
             replies += self._finished(pending)
             pending = [identity for identity in pending if identity in self._jobs]
@@ -140,12 +134,19 @@ class RayGrid(LocalGrid):
         """Have the workers write what they hold, if they are on this machine."""
         if not self.shares_disk:
             return False
-        ray.get([w.save_states.remote(store, dict(tags)) for w in self._workers.actors])
+        self._workers.save_states(store, dict(tags))
         return True
 
     def _finished(self, identities: Iterable[str]) -> list[Message]:
         done = [i for i in identities if i in self._jobs and self._is_done(self._jobs[i])]
-        return [self._reply(self._jobs.pop(identity)) for identity in done]
+        return [self._reply(self._taken(identity)) for identity in done]
+
+    def _taken(self, identity: str) -> _Job:
+        """Take a job off the list; what its clients receive is kept while a worker may read it."""
+        job = self._jobs.pop(identity)
+        if not job.in_flight:
+            self._workers.forget(job.shared)
+        return job
 
     def _give_up(self, job: _Job) -> Message:
         """Reply with what there is; what still comes is dropped."""
@@ -206,33 +207,38 @@ class RayGrid(LocalGrid):
         content = wire.part_of(whole.content, part.clients) if part.clients else whole.content
         kind = whole.metadata.message_type
         part.job.in_flight += 1
-        reference = part.actor.serve.remote(kind, _frozen(content), [part.job.shared])
-        self._flying[reference] = part
+        call = self._workers.serve(part.index, kind, content, part.job.shared)
+        self._flying[call] = part
 
     def _collect(self, timeout: float | None) -> None:
         """Take in what workers have done; wait for the first of it, at most `timeout` seconds."""
         if not self._flying:
             return
-        done, _ = ray.wait(list(self._flying), num_returns=1, timeout=timeout)
-        for reference in done:
-            part = self._flying.pop(reference)
-            part.job.in_flight -= 1
+        calls = self._workers.calls
+        for call in calls.wait(list(self._flying), timeout):
+            part = self._flying.pop(call)
+            job = part.job
+            job.in_flight -= 1
+            known = any(job is other for other in self._jobs.values())  # and not given up
+            if not known and not job.in_flight:
+                self._workers.forget(job.shared)
             try:
-                layout, where, stateful, seconds = ray.get(reference)
-                self._learn_speed(part, seconds)
-                local = isinstance(where, tuple)
-                buffer = self._workers.inbox.read(*where) if local else where
-                content = put_together(layout, buffer, copy=local, but=wire.SUMS)
-                part.job.add_up(wire.take_sums(content))
-                part.job.parts.append(content)
-                # Of a job that was given up, others may have trained the clients since.
-                if stateful and any(part.job is job for job in self._jobs.values()):
-                    self._home |= dict.fromkeys(part.clients, part.index)
-            except RayError as error:
-                part.job.error = f"its worker failed: {str(error).strip().splitlines()[-1]}"
-                part.job.failures |= dict.fromkeys(part.clients, part.job.error)
-                if isinstance(error, RayActorError):
+                layout, where, stateful, seconds = calls.result(call)
+            except WorkerError as error:
+                job.error = f"its worker failed: {error}"
+                job.failures |= dict.fromkeys(part.clients, job.error)
+                if isinstance(error, WorkerDiedError):
                     self._replace_worker(part)
+                continue
+            self._learn_speed(part, seconds)
+            local = isinstance(where, tuple)
+            buffer = self._workers.inbox.read(*where) if local else where
+            content = put_together(layout, buffer, copy=local, but=wire.SUMS)
+            job.add_up(wire.take_sums(content))
+            job.parts.append(content)
+            # Of a job that was given up, others may have trained the clients since.
+            if stateful and known:
+                self._home |= dict.fromkeys(part.clients, part.index)
         self._deal()
 
     def _learn_speed(self, part: _Part, seconds: float) -> None:

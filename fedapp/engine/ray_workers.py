@@ -4,14 +4,17 @@ Each worker holds the ClientApp, one model, the memory-mapped data and the state
 serves message after message. `RayGrid` (`ray.py`) decides which worker trains which client.
 """
 
+import contextlib
 import logging
 import os
 import re
 import shutil
 import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,9 @@ from typing import Any
 import ray
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from ray.exceptions import RayActorError
 
 from fedapp.doors import given_for, register
+from fedapp.engine.calls import Calls, DirectCalls, RayCalls, WorkerDiedError, listen
 from fedapp.engine.local import RUN_ID
 from fedapp.engine.own_ray import OwnRay
 from fedapp.engine.placement import place
@@ -30,6 +33,8 @@ from fedapp.engine.transfer import (
     Inbox,
     Layout,
     Outbox,
+    Page,
+    Pages,
     joined,
     layout_of,
     put_together,
@@ -85,6 +90,9 @@ def _sent(run_config: dict[str, Value]) -> Any:
         ) from None
 
 
+# What a round's messages have in common: a reference to it in Ray's object store, or it, whose bytes may be in a page
+Reference = list[Any]
+Posted = tuple[Layout, Buffer | str]
 # A reply, where its bytes are, whether the worker keeps state, and the seconds it took
 Served = tuple[Layout, tuple[str, int] | Buffer, bool, float]
 
@@ -103,10 +111,25 @@ class Worker:
         self._outbox = Outbox(Path(directory)) if Path(directory).is_dir() else None
         self._shared_reference: Any = None
         self._shared: tuple[Layout, Buffer] = ([], joined([]))
+        self._pages: dict[str, Buffer] = {}
+        self._objects: tuple[int, dict[str, object]] = 0, {}
+        self._given = threading.Condition()
 
-    def begin(self, run_config: dict[str, Value], objects: dict[str, object]) -> None:
-        """Forget the run before, and start one; `objects` are those that the config names and that cannot be imported."""
-        register(objects)
+    def listen(self, address: str, name: str) -> None:
+        """Take calls from a socket of the driver's instead of Ray, until the driver is gone."""
+        listen(address, name, self, self._pages)
+
+    def give(self, run: int, objects: dict[str, object]) -> None:
+        """Take the objects that a run's config names and that cannot be imported."""
+        with self._given:
+            self._objects = run, objects
+            self._given.notify()
+
+    def begin(self, run_config: dict[str, Value], run: int) -> None:
+        """Forget the run before, and start one, whose objects are given."""
+        with self._given:
+            self._given.wait_for(lambda: self._objects[0] == run)
+            register(self._objects[1])
         self._context = Context(
             run_id=RUN_ID,
             node_id=NODE,
@@ -123,19 +146,34 @@ class Worker:
         """Write the clients' states that this worker has in memory."""
         copy_states(ContextStore(self._context.state), store, tags)
 
-    def serve(self, kind: str, part: tuple[Layout, Buffer], shared: list[Any]) -> Served:
-        """Serve a message; `shared` refers to what a round's messages have in common."""
+    def serve(self, kind: str, part: tuple[Layout, Buffer], shared: Reference | Posted) -> Served:
+        """Serve a message; `shared` is what a round's messages have in common."""
         started = time.perf_counter()
-        if shared[0] != self._shared_reference:
-            self._shared_reference, self._shared = shared[0], ray.get(shared[0])
         content = put_together(*part, copy=False)
-        for name, record in put_together(*self._shared, copy=False).items():
+        for name, record in put_together(*self._shared_of(shared), copy=False).items():
             content[name] = record
         reply = self._app(Message(content, NODE, kind), self._context)
         layout, pieces = layout_of(reply.content)
         where = self._outbox.write(pieces) if self._outbox else joined(pieces)
         stateful = any(name.startswith("state.") for name in self._context.state)
         return layout, where, stateful, time.perf_counter() - started
+
+    def _shared_of(self, shared: Reference | Posted) -> tuple[Layout, Buffer]:
+        if not isinstance(shared, tuple):
+            if shared[0] != self._shared_reference:
+                fetched: Any = ray.get(shared[0])
+                self._shared_reference, self._shared = shared[0], fetched
+            return self._shared
+        layout, where = shared
+        return layout, self._pages[where] if isinstance(where, str) else where
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What a round's messages have in common, as the driver keeps it for the workers."""
+
+    argument: Reference | Posted
+    page: Page | None = None
 
 
 class RayWorkers:
@@ -160,6 +198,9 @@ class RayWorkers:
         self._app = app
         self._directory = shared_memory_dir()
         self.inbox = Inbox()
+        self._pages = Pages(self._directory)
+        self._runs = 0
+        self.calls: Calls = RayCalls()
         self.actors: list[Any] = []
         self._run_config: dict[str, Value] = {}
         self._objects: Any = {}  # given in Python; in the object store
@@ -178,8 +219,18 @@ class RayWorkers:
         except ConfigError:
             self.close()
             raise
+        if self.shares_disk:
+            with contextlib.suppress(
+                OSError
+            ):  # where the directory's path is too long for a socket
+                self.calls = DirectCalls(self._directory)
+        # Of two threads, one listens to the driver's socket.
+        threads = 2 if isinstance(self.calls, DirectCalls) else 1
         self._remote = ray.remote(Worker).options(
-            num_cpus=1, num_gpus=self.placement.gpu_share, scheduling_strategy="SPREAD"
+            num_cpus=1,
+            num_gpus=self.placement.gpu_share,
+            scheduling_strategy="SPREAD",
+            max_concurrency=threads,
         )
         self.actors = [self._start_worker() for _ in range(self.placement.workers)]
 
@@ -205,32 +256,69 @@ class RayWorkers:
             ) from None
 
     def _start_worker(self) -> Any:
-        return self._remote.remote(self._app, str(self._directory), _paths())
+        actor = self._remote.remote(self._app, str(self._directory), _paths())
+        if isinstance(self.calls, DirectCalls):
+            self.calls.add(actor)
+        return actor
 
     def begin(self, run_config: dict[str, Value]) -> None:
         """Start a run on every worker; one that died after the last run is replaced."""
         self._run_config, self._objects = run_config, _sent(run_config)
-        begun = [actor.begin.remote(run_config, self._objects) for actor in self.actors]
-        waiting = ray.wait(begun, num_returns=len(begun), timeout=PATIENCE)[1]
+        self._runs += 1
+        begun = [self._begin(actor) for actor in self.actors]
+        waiting = len(begun) - len(self.calls.wait(begun, PATIENCE, len(begun)))
         if waiting:
             free = ray.available_resources().get("CPU", 0)
             log.warning(
                 "%d of %d workers still wait for a place on the cluster, which has %g CPUs free: wait, or set --workers "
-                "lower.", len(waiting), len(begun), free,
+                "lower.", waiting, len(begun), free,
             )  # fmt: skip
         for index, started in enumerate(begun):
             try:
-                ray.get(started)
-            except RayActorError:
+                self.calls.wait([started], None)
+                self.calls.result(started)
+            except WorkerDiedError:
                 self.replace(index)
+
+    def _begin(self, actor: Any) -> Any:
+        """Have a worker start the run."""
+        actor.give.remote(self._runs, self._objects)
+        return self.calls.start(actor, "begin", self._run_config, self._runs)
+
+    def share(self, content: RecordDict) -> Shared:
+        """Bring what a round's messages have in common to where the workers find it."""
+        layout, pieces = layout_of(content)
+        if not isinstance(self.calls, DirectCalls):
+            return Shared([ray.put((layout, joined(pieces)))])
+        page = self._pages.write(pieces)
+        return Shared((layout, page.key if page else joined(pieces)), page)
+
+    def forget(self, shared: Shared) -> None:
+        """Let go of what no worker reads any more."""
+        if shared.page:
+            self._pages.free(shared.page)
+
+    def serve(self, index: int, kind: str, content: RecordDict, shared: Shared) -> Any:
+        """Have a worker serve a message; return the call."""
+        layout, pieces = layout_of(content)
+        arguments = kind, (layout, joined(pieces)), shared.argument
+        return self.calls.start(self.actors[index], "serve", *arguments, page=shared.page)
+
+    def save_states(self, store: DirectoryStore, tags: dict[int, int]) -> None:
+        """Have every worker write the clients' states that it has in memory."""
+        saving = [self.calls.start(actor, "save_states", store, tags) for actor in self.actors]
+        self.calls.wait(saving, None, len(saving))
+        for call in saving:
+            self.calls.result(call)
 
     def replace(self, index: int) -> None:
         """Start a worker in place of one that has died."""
         self.actors[index] = self._start_worker()
-        self.actors[index].begin.remote(self._run_config, self._objects)
+        self._begin(self.actors[index])
 
     def close(self) -> None:
         """End the workers, and Ray if it was started here."""
+        self.calls.close()
         for actor in self.actors:
             ray.kill(actor)
         if self._own_ray:

@@ -1,11 +1,13 @@
 """Record dicts between a worker and the driver, their arrays' bytes through memory that is reused.
 
 Fresh shared memory costs more to touch than the bytes cost to copy (a page fault for every 4 KiB),
-and Ray's object store hands out fresh memory. So a worker on the driver's machine writes its replies
-into files in shared memory that it keeps, and the driver copies them out; from another machine, the
-bytes come as a Ray object.
+and Ray's object store hands out fresh memory. So the driver and the workers on its machine write into
+files in shared memory that they keep: what a round's messages have in common is a `Page` of the driver's,
+which all workers read; a reply is in its worker's `Outbox`, and the driver copies it out. To and from
+another machine, bytes go as Ray objects.
 """
 
+import mmap
 import os
 import tempfile
 from pathlib import Path
@@ -80,6 +82,65 @@ def _mapped(path: Path, size: int) -> Buffer:
     return np.memmap(path, np.uint8, "r+", shape=(size,))
 
 
+class Page:
+    """Bytes that every worker on this machine reads, in a file without a name."""
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self.key = uuid4().hex
+        path = directory / self.key
+        try:
+            self._buffer = _mapped(path, size)
+            self._file = path.open("rb")
+        finally:
+            path.unlink(missing_ok=True)
+
+    @property
+    def descriptor(self) -> int:
+        """The file, for workers."""
+        return self._file.fileno()
+
+    @property
+    def size(self) -> int:
+        """How many bytes there is room for."""
+        return len(self._buffer)
+
+    def write(self, pieces: list[bytes]) -> None:
+        """Write pieces one after the other."""
+        _fill(self._buffer, pieces)
+
+
+def page_of(descriptor: int) -> Buffer:
+    """Return a page's bytes, in a worker that was given its file."""
+    try:
+        return np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
+    finally:
+        os.close(descriptor)
+
+
+class Pages:
+    """The driver's pages; one that a worker may still read is not written to."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._free: list[Page] = []
+
+    def write(self, pieces: list[bytes]) -> Page | None:
+        """Write pieces into a page; None if there is no room for one."""
+        needed = sum(map(len, pieces))
+        page = self._free.pop() if self._free else None
+        if page is None or page.size < needed:
+            try:
+                page = Page(self._directory, max(2 * needed, 1))
+            except OSError:
+                return None
+        page.write(pieces)
+        return page
+
+    def free(self, page: Page) -> None:
+        """Let a page be written to again."""
+        self._free.append(page)
+
+
 class Outbox:
     """A worker's buffer in shared memory, which holds one reply at a time."""
 
@@ -99,11 +160,15 @@ class Outbox:
                 path.unlink(missing_ok=True)
                 return joined(pieces)
             self._path = str(path)
-        start = 0
-        for piece in pieces:
-            self._buffer[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
-            start += len(piece)
+        _fill(self._buffer, pieces)
         return self._path, len(self._buffer)
+
+
+def _fill(buffer: Buffer, pieces: list[bytes]) -> None:
+    start = 0
+    for piece in pieces:
+        buffer[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
+        start += len(piece)
 
 
 class Inbox:
