@@ -31,7 +31,7 @@ from tests.support.federations import (
 )
 
 # One after the other: they share what they start.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deploy")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("faults")]
 
 FAULTS: dict[str, Value] = {
     "dataset": "quadratic",
