@@ -35,10 +35,11 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
             },
             5,
         ),
-        (  # error feedback; nodes keep a model; all that clients evaluate
+        (  # error feedback; nodes keep a model; all that clients evaluate and compute with; a user's
+            # model and compressor
             {
-                "algorithm": "scaffold",
-                "compressor": "topk",
+                "client_optimizer": "adam",
+                "optimizer__state": "keep",
                 "error_feedback": True,
                 "downlink": "grid",
                 "grid__keep": 2,
@@ -46,13 +47,6 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
                 "eval_clients": "0.5",
                 "test_share": 0.2,
                 "eval_finetune": 2,
-            },
-            3,
-        ),
-        (  # what clients compute with; a user's model and compressor
-            {
-                "client_optimizer": "adam",
-                "optimizer__state": "keep",
                 "lr": 0.01,
                 "warmup_rounds": 2,
                 "clip_gradient": 0.5,
@@ -63,10 +57,16 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
                 "compressor": SIGNS,
                 "options": SHARE,
             },
+            3,
+        ),
+        (  # the server's memory, clients that come back; a user's problem
+            {
+                "problem": "tests.problems.outside.problems:Prices",
+                "algorithm": "gradma",
+                "compressor": "topk",
+            },
             2,
         ),
-        # the server's memory, clients that come back; a user's problem
-        ({"problem": "tests.problems.outside.problems:Prices", "algorithm": "gradma"}, 2),
     ],
 )
 def test_the_same_bits_as_inline(
