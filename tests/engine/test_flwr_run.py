@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.superlink import FlwrRun, own_superlink
+from benchmarks.superlink import ONE_ACTOR, FlwrRun, own_superlink
 from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.runs import assert_same
@@ -87,14 +87,15 @@ def test_the_same_bits_as_inline(
 
 
 def test_a_mistake_ends_the_run_as_failed_without_a_traceback(flwr_run: FlwrRun) -> None:
-    shown, status = flwr_run("clients-per-round=21")
+    shown, status = flwr_run("clients-per-round=21", options=ONE_ACTOR)
     assert status["status"] == "finished:failed"
     assert "set it to at most num-clients = 20." in shown
     assert "Traceback" not in shown
 
 
 def test_an_error_in_a_user_s_code_is_a_sentence_and_its_traceback(flwr_run: FlwrRun) -> None:
-    shown, status = flwr_run('model="tests.models.outside.networks:BrokenForward"')
+    model = 'model="tests.models.outside.networks:BrokenForward"'
+    shown, status = flwr_run(model, options=ONE_ACTOR)
     assert status["status"] == "finished:failed"
     told = shown.index("raised RuntimeError while computing its outputs: see the traceback.")
     cause = shown.index("shapes cannot be multiplied")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.superlink import ONE_ACTOR
 from deploy.processes import ROOT, Federation, assignments
 from fedapp import run
 from fedapp.tables import Value
@@ -60,7 +61,7 @@ def test_flwr_run_gives_the_same_bits_as_python(
         changed["data-dir"] = str(project / "data")
     federation.app = project
     words = assignments({**changed, "run-name": "flwr"})
-    shown, status = federation.run(words, "--federation-config", "num-supernodes=2")
+    shown, status = federation.run(words, "--federation-config", f"num-supernodes=2 {ONE_ACTOR}")
     assert status["status"] == "finished:completed", shown
     result = run(app["config"] | changed | {"run-name": "python"}, engine="inline")
     assert_same(tmp_path / "flwr", result.directory)
