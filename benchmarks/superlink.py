@@ -7,6 +7,8 @@ from typing import Any
 
 from deploy.processes import ROOT, Federation
 
+# Keys of `flwr run --federation-config`: one actor, as by default on two cores, and no workers that nobody needs.
+ONE_ACTOR = "init-args-num-cpus=1 client-resources-num-cpus=1"
 FlwrRun = Callable[..., tuple[str, dict[str, Any]]]
 
 

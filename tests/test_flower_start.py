@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from benchmarks.superlink import own_superlink
+from benchmarks.superlink import ONE_ACTOR, own_superlink
 from fedapp import client_app
 from fedapp.building import make_strategy
 from fedapp.client_app import make_client_app
@@ -258,6 +258,6 @@ def test_another_project_runs_a_strategy_with_flwr_run(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     out = tmp_path / "x.npy"
     with own_superlink(tmp_path / "home", tmp_path / "project") as run:
-        shown, status = run(f'rounds={ROUNDS} out="{out}"', nodes=2)
+        shown, status = run(f'rounds={ROUNDS} out="{out}"', nodes=2, options=ONE_ACTOR)
     assert status["status"] == "finished:completed", shown
     assert np.load(out).tobytes() == under_our_loop(keys)[0][-1]

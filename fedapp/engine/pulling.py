@@ -9,7 +9,7 @@ A registered node may also send the server messages that answer nothing; Flower 
 next. They are dropped: they are no other client's answer.
 
 Flower asks for answers every three seconds, so that a round waits for one and a half of them on average. `poll_often`
-asks sooner where few answers are missing, and hands on each answer as it arrives: it is decoded while others are awaited.
+asks sooner where few answers are missing and the round is young, and hands on each answer as it arrives: it is decoded while others are awaited.
 """
 
 import time
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 REQUEST_EVERY = 0.1  # seconds between two requests for an answer, of whichever message
 SELDOM = 3.0  # seconds, Flower's own pace
+SLACK = (
+    1 / 30
+)  # of the time that a round has taken so far: a later request may delay it by that much
 
 
 def pull_one_by_one(grid: "HttpGrid") -> None:
@@ -52,7 +55,10 @@ def pull_one_by_one(grid: "HttpGrid") -> None:
 
 
 def poll_often(grid: "HttpGrid") -> None:
-    """Let a grid ask ten times a second for an answer that is missing; where many are, for all every three seconds."""
+    """Let a grid ask ten times a second for an answer that is missing, and less often the longer it waits.
+
+    Where many are missing, or after a minute and a half, it asks for all every three seconds.
+    """
 
     def send_and_receive(
         messages: Iterable[Message], *, timeout: float | None = None
@@ -62,6 +68,7 @@ def poll_often(grid: "HttpGrid") -> None:
 
     def replies(missing: set[str], end: float) -> Iterator[Message]:
         """Yield each answer as it arrives; those that came while the last ones were read are not late."""
+        began = time.monotonic()
         while True:
             last = time.monotonic() >= end
             arrived = list(grid.pull_messages(missing))
@@ -69,8 +76,9 @@ def poll_often(grid: "HttpGrid") -> None:
             yield from arrived
             if last or not missing:
                 return
-            pause = min(len(missing) * REQUEST_EVERY, SELDOM, end - time.monotonic())
-            time.sleep(max(pause, 0.0))
+            now = time.monotonic()
+            pause = max(len(missing) * REQUEST_EVERY, SLACK * (now - began))
+            time.sleep(max(min(pause, SELDOM, end - now), 0.0))
 
     vars(grid)["send_and_receive"] = send_and_receive
 

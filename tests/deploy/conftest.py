@@ -9,9 +9,12 @@ from tests.conftest import wait_for
 from tests.support.federations import NODES, has_nginx, node_config
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """A SuperLink with TLS behind a proxy, which lets registered nodes in, and two of those."""
+    """A SuperLink with TLS behind a proxy, which lets registered nodes in, and two of those.
+
+    It ends with the tests of this folder: waiting, its processes take a tenth of a processor.
+    """
     home = tmp_path_factory.mktemp("secure")
     with Federation(home, secure=True, proxied=has_nginx()) as federation:
         for place in range(NODES):

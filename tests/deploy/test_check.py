@@ -6,7 +6,7 @@ from deploy.processes import NAME, Federation
 from fedapp.cli import main
 from tests.support.federations import NODES
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deploy")]
 
 
 def test_the_nodes_of_a_federation_are_counted(

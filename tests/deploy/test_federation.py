@@ -30,8 +30,9 @@ from tests.support.federations import (
     wait_for_rounds,
 )
 
-# One after the other: they share what they start.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deploy")]
+pytestmark = pytest.mark.slow
+# One after the other: they share what they start. The longest, which waits for missed heartbeats, is not among them.
+faults = pytest.mark.xdist_group("faults")
 
 FAULTS: dict[str, Value] = {
     "dataset": "quadratic",
@@ -82,6 +83,7 @@ def bring_back(federation: Federation, place: int) -> None:
         kill(process)  # what it had started
 
 
+@pytest.mark.xdist_group("late")
 def test_late_and_killed_nodes_cost_their_own_updates_and_flwr_stop_nothing(
     federation: Federation, run_inline: RunInline, tmp_path: Path
 ) -> None:
@@ -114,6 +116,7 @@ def test_late_and_killed_nodes_cost_their_own_updates_and_flwr_stop_nothing(
     assert_same_model(directory, inline_with_failures(run_inline, inline, absent))
 
 
+@faults
 def test_the_server_waits_for_nodes_that_are_gone(
     federation: Federation, run_inline: RunInline, tmp_path: Path
 ) -> None:
@@ -142,6 +145,7 @@ def stop_the_rest(federation: Federation) -> None:
         federation.flwr("stop", str(federation.last_run()["run-id"]), NAME)
 
 
+@faults
 @linux
 def test_a_killed_server_app_goes_on_where_it_was(
     federation: Federation, run_inline: RunInline, tmp_path: Path
@@ -162,6 +166,7 @@ def test_a_killed_server_app_goes_on_where_it_was(
     assert_same_model(directory, expected)
 
 
+@faults
 @linux
 def test_a_server_app_that_is_ended_saves_its_model_even_if_the_superlink_hangs(
     federation: Federation, run_inline: RunInline, tmp_path: Path

@@ -9,7 +9,7 @@ from tests.conftest import RunInline, kebab, wait_for
 from tests.support.frozen import FROZEN, KEYS
 from tests.support.runs import trained
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deploy")]
+pytestmark = pytest.mark.slow
 
 
 def test_a_node_of_another_version_receives_what_is_frozen_once(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.superlink import FlwrRun, own_superlink
+from benchmarks.superlink import ONE_ACTOR, FlwrRun, own_superlink
 from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.runs import assert_same
@@ -35,10 +35,11 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
             },
             5,
         ),
-        (  # error feedback; nodes keep a model; all that clients evaluate
+        (  # error feedback; nodes keep a model; all that clients evaluate and compute with; a user's
+            # model and compressor
             {
-                "algorithm": "scaffold",
-                "compressor": "topk",
+                "client_optimizer": "adam",
+                "optimizer__state": "keep",
                 "error_feedback": True,
                 "downlink": "grid",
                 "grid__keep": 2,
@@ -46,13 +47,6 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
                 "eval_clients": "0.5",
                 "test_share": 0.2,
                 "eval_finetune": 2,
-            },
-            3,
-        ),
-        (  # what clients compute with; a user's model and compressor
-            {
-                "client_optimizer": "adam",
-                "optimizer__state": "keep",
                 "lr": 0.01,
                 "warmup_rounds": 2,
                 "clip_gradient": 0.5,
@@ -63,10 +57,16 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
                 "compressor": SIGNS,
                 "options": SHARE,
             },
+            3,
+        ),
+        (  # the server's memory, clients that come back; a user's problem
+            {
+                "problem": "tests.problems.outside.problems:Prices",
+                "algorithm": "gradma",
+                "compressor": "topk",
+            },
             2,
         ),
-        # the server's memory, clients that come back; a user's problem
-        ({"problem": "tests.problems.outside.problems:Prices", "algorithm": "gradma"}, 2),
     ],
 )
 def test_the_same_bits_as_inline(
@@ -87,14 +87,15 @@ def test_the_same_bits_as_inline(
 
 
 def test_a_mistake_ends_the_run_as_failed_without_a_traceback(flwr_run: FlwrRun) -> None:
-    shown, status = flwr_run("clients-per-round=21")
+    shown, status = flwr_run("clients-per-round=21", options=ONE_ACTOR)
     assert status["status"] == "finished:failed"
     assert "set it to at most num-clients = 20." in shown
     assert "Traceback" not in shown
 
 
 def test_an_error_in_a_user_s_code_is_a_sentence_and_its_traceback(flwr_run: FlwrRun) -> None:
-    shown, status = flwr_run('model="tests.models.outside.networks:BrokenForward"')
+    model = 'model="tests.models.outside.networks:BrokenForward"'
+    shown, status = flwr_run(model, options=ONE_ACTOR)
     assert status["status"] == "finished:failed"
     told = shown.index("raised RuntimeError while computing its outputs: see the traceback.")
     cause = shown.index("shapes cannot be multiplied")

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -128,6 +129,32 @@ def test_few_answers_are_asked_for_often_and_many_as_seldom_as_flower_does(
     replies = list(grid.send_and_receive(asked))  # type: ignore[arg-type]
     assert {reply.metadata.reply_to_message_id for reply in replies} == set(asked)
     assert slept == [pytest.approx(min(0.1 * left, 3.0)) for left in range(nodes - 1, 0, -1)]
+
+
+def test_the_longer_an_answer_is_missing_the_less_often_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer that comes just after a request delays its round by a thirtieth, or by a tenth of a second."""
+    grid = HttpGrid("127.0.0.1:1", True, None, token="x")
+    clock, asked_at = [0.0], list[float]()
+
+    def pull(identities: Iterable[str]) -> list[Message]:
+        asked_at.append(clock[0])
+        return [pulling._refused(1, "a", "")] if clock[0] > 600 else []
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    vars(grid)["push_messages"] = lambda messages: list(messages)
+    vars(grid)["pull_messages"] = pull
+    poll_often(grid)
+    assert len(list(grid.send_and_receive(["a"]))) == 1  # type: ignore[list-item]
+    pauses = [later - at for at, later in pairwise(asked_at)]
+    assert pauses == [pytest.approx(min(max(0.1, at / 30), 3.0)) for at in asked_at[:-1]]
+    assert len([at for at in asked_at if at < 3]) in (30, 31)
+    assert len([at for at in asked_at if at > 90]) < 175
 
 
 def test_an_answer_is_handed_on_before_the_next_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
