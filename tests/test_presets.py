@@ -1,5 +1,6 @@
 """The files of the papers' experiments have the settings that the supplements name."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,15 @@ VIT = ["cifar100-vit", "tiny-imagenet-vit"]
 FEDPAQ = ["fig1-top", "fig1-bottom", "fig2", "fig3", "fig4"]
 
 
+@cache
+def runs_of(file: str) -> list[dict[str, Value]]:
+    """Return the keys of a file's runs, of which some have tens of thousands: read once."""
+    return [run.values for run in read_runs(EXPERIMENTS / f"{file}.toml")]
+
+
 def values(file: str, key: str, algorithm: str = "") -> set[Any]:
     """Return what a key is set to in a file's runs, or in those of one algorithm."""
-    runs = [run.values for run in read_runs(EXPERIMENTS / f"{file}.toml")]
+    runs = runs_of(file)
     chosen = [run for run in runs if algorithm in ("", run.get("algorithm"))]
     assert chosen, f"{file} has no run of {algorithm}"
     return {run.get(key) for run in chosen}
