@@ -9,7 +9,8 @@ A registered node may also send the server messages that answer nothing; Flower 
 next. They are dropped: they are no other client's answer.
 
 Flower asks for answers every three seconds, so that a round waits for one and a half of them on average. `poll_often`
-asks sooner where few answers are missing and the round is young, and hands on each answer as it arrives: it is decoded while others are awaited.
+asks sooner where few answers are missing and the round is young, and hands on each answer as it arrives: it is decoded
+while others are awaited.
 """
 
 import time
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 
 REQUEST_EVERY = 0.1  # seconds between two requests for an answer, of whichever message
 SELDOM = 3.0  # seconds, Flower's own pace
-SLACK = (
-    1 / 30
-)  # of the time that a round has taken so far: a later request may delay it by that much
+SLACK = 1 / 30  # of the time that a round has taken: a request may come that much later
 
 
 def pull_one_by_one(grid: "HttpGrid") -> None:
