@@ -27,7 +27,7 @@ from strategies.fedbcgd import Options as BlockOptions
 from tests import oracles
 from tests.conftest import kebab
 
-N, S, TAU, LR, ROUNDS = 12, 4, 5, 0.3, 30
+N, S, TAU, LR, ROUNDS = 12, 4, 5, 0.3, 15
 WEIGHT_DECAY = 0.01
 # Unequal clients: with local-epochs = 1 and batches of one, each takes as many steps as it has examples.
 EXAMPLES = [1, 9, 2, 8, 3, 7, 4, 6, 5, 5, 9, 1]
