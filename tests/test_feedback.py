@@ -64,7 +64,8 @@ def distance(run_inline: RunInline, **keys: Value) -> float:
 
 
 def test_it_converges_where_topk_alone_stalls(run_inline: RunInline) -> None:
-    keys: dict[str, Value] = {"algorithm": "fedavg", "compressor": "topk", "num_rounds": 300}
+    keys: dict[str, Value] = {"algorithm": "fedavg", "compressor": "topk", "num_rounds": 150}
+    keys |= {"num_clients": 3, "clients_per_round": 3}
     plain = distance(run_inline, **keys, error_feedback=False)
     with_ef21 = distance(run_inline, **keys)
     assert with_ef21 < 0.01 * plain
@@ -72,7 +73,7 @@ def test_it_converges_where_topk_alone_stalls(run_inline: RunInline) -> None:
 
 def test_it_converges_with_sampled_clients(run_inline: RunInline) -> None:
     keys: dict[str, Value] = {"algorithm": "fedavg", "compressor": "topk", "topk__ratio": 0.3}
-    keys |= {"num_rounds": 400, "clients_per_round": 3, "lr": 0.1}
+    keys |= {"num_rounds": 250, "num_clients": 4, "clients_per_round": 2, "lr": 0.1}
     assert distance(run_inline, **keys) < 0.05 * distance(run_inline, **keys, error_feedback=False)
 
 

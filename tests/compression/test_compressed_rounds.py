@@ -134,7 +134,7 @@ def test_any_compressor_goes_with_any_algorithm(
 def test_error_feedback_makes_up_for_a_biased_compressor(run_inline: RunInline) -> None:
     """With one local step FedAvg is gradient descent, and only top-k's bias is in the way."""
     keys: dict[str, Value] = QUADRATIC | {"algorithm": "fedavg", "compressor": "topk"}
-    keys |= {"quadratic__dim": 30, "num_rounds": 300}
+    keys |= {"quadratic__dim": 30, "num_rounds": 175, "num_clients": 3, "clients_per_round": 3}
     plain, with_feedback = (
         read_rounds(run_inline(**keys, error_feedback=feedback))[-1]["distance"]
         for feedback in (False, True)
