@@ -52,6 +52,7 @@ def test_workers_on_this_machine_are_called_directly(
     assert isinstance(workers.calls, DirectCalls)
     assert run_on(workers, tmp_path / "ray", **KEYS) == model_of(run_inline(**KEYS))
     assert not [p for p in workers._directory.iterdir() if p.is_file()], "files have no names"
+    assert workers._directory.stat().st_mode & 0o777 == 0o700, "nobody else may call"
 
 
 def test_calls_of_a_worker_are_answered_in_their_order(workers: RayWorkers) -> None:
