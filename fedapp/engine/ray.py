@@ -134,7 +134,11 @@ class RayGrid(LocalGrid):
         """Have the workers write what they hold, if they are on this machine."""
         if not self.shares_disk:
             return False
-        self._workers.save_states(store, dict(tags))
+        try:
+            self._workers.save_states(store, dict(tags))
+        except WorkerError as error:
+            log.warning("A worker could not write its clients' states: %s", error)
+            return False
         return True
 
     def _finished(self, identities: Iterable[str]) -> list[Message]:

@@ -112,8 +112,8 @@ class Worker:
         self._shared_reference: Any = None
         self._shared: tuple[Layout, Buffer] = ([], joined([]))
         self._pages: dict[str, Buffer] = {}
-        self._objects: tuple[int, dict[str, object]] = 0, {}
-        self._given = threading.Condition()
+        self._given: dict[int, dict[str, object]] = {}  # by run
+        self._arrival = threading.Condition()
 
     def listen(self, address: str, name: str) -> None:
         """Take calls from a socket of the driver's instead of Ray, until the driver is gone."""
@@ -121,15 +121,16 @@ class Worker:
 
     def give(self, run: int, objects: dict[str, object]) -> None:
         """Take the objects that a run's config names and that cannot be imported."""
-        with self._given:
-            self._objects = run, objects
-            self._given.notify()
+        with self._arrival:
+            self._given[run] = objects
+            self._arrival.notify()
 
     def begin(self, run_config: dict[str, Value], run: int) -> None:
-        """Forget the run before, and start one, whose objects are given."""
-        with self._given:
-            self._given.wait_for(lambda: self._objects[0] == run)
-            register(self._objects[1])
+        """Forget the run before, and start one, as soon as its objects are here."""
+        with self._arrival:
+            self._arrival.wait_for(lambda: run in self._given)
+            register(self._given[run])
+            self._given = {r: objects for r, objects in self._given.items() if r > run}
         self._context = Context(
             run_id=RUN_ID,
             node_id=NODE,
@@ -220,9 +221,8 @@ class RayWorkers:
             self.close()
             raise
         if self.shares_disk:
-            with contextlib.suppress(
-                OSError
-            ):  # where the directory's path is too long for a socket
+            # Some systems have no such sockets, and paths may be too long for them.
+            with contextlib.suppress(OSError, ValueError):
                 self.calls = DirectCalls(self._directory)
         # Of two threads, one listens to the driver's socket.
         threads = 2 if isinstance(self.calls, DirectCalls) else 1

@@ -17,6 +17,7 @@ from fedapp.engine.ray_workers import RayWorkers
 from fedapp.engine.transfer import Page, Pages, page_of
 from fedapp.parsing import parse_run_config
 from fedapp.server_app import run as run_app
+from fedapp.state import DirectoryStore
 from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, wait_for
 
@@ -126,7 +127,7 @@ def test_a_worker_that_dies_is_told_and_replaced(
     workers: RayWorkers, run_inline: RunInline, tmp_path: Path
 ) -> None:
     """With a call in hand, and with one that waits behind it."""
-    calls, actor = workers.calls, workers.actors[1]
+    grid, calls, actor = RayGrid(workers, {}), workers.calls, workers.actors[1]
     pid = answer(workers, calls.start(actor, "whereabouts"))[1]
     os.kill(pid, signal.SIGSTOP)  # it has the calls, and does not answer
     threads = Path(f"/proc/{pid}/task")
@@ -137,6 +138,7 @@ def test_a_worker_that_dies_is_told_and_replaced(
     waiting = [calls.start(actor, "whereabouts") for _ in range(2)]
     assert calls.wait(waiting, 0.2) == []
     os.kill(pid, signal.SIGKILL)
+    assert not grid.save_states(DirectoryStore(tmp_path / "states"), {}), "one could not write"
     for call in waiting:
         with pytest.raises(WorkerDiedError):
             answer(workers, call)
