@@ -36,12 +36,6 @@ from tests.support.workers import run_on
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[RayWorkers]:
-    with RayWorkers(2) as started:
-        yield started
-
-
 def test_a_cluster_that_is_not_there_is_told_at_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
