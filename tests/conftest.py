@@ -36,6 +36,7 @@ from fedapp.parsing import parse_run_config  # noqa: E402
 from fedapp.tables import Value  # noqa: E402
 
 if TYPE_CHECKING:
+    from deploy.processes import Federation
     from tests.support.workers import TwoWorkers
 
 RunInline = Callable[..., Path]
@@ -66,7 +67,7 @@ LONGEST = [
     "test_checkpoint.py",
 ]
 # Fixtures that tests of several modules share, all in one xdist group, and after whose other tests they come.
-SHARED = {"workers": "engine/test_ray.py"}
+SHARED = {"workers": "engine/test_ray.py", "simulation": "engine/test_flwr_run.py"}
 held: dict[str, tuple[ExitStack, Any]] = {}
 
 
@@ -123,6 +124,14 @@ def workers() -> "TwoWorkers":
     from tests.support.workers import TwoWorkers
 
     return shared("workers", TwoWorkers)
+
+
+@pytest.fixture
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> "Federation":
+    """Return a SuperLink with Flower's simulation."""
+    from tests.support.federations import simulating
+
+    return shared("simulation", lambda: simulating(tmp_path_factory.mktemp("flwr-home")))
 
 
 @pytest.fixture
