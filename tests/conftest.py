@@ -6,9 +6,9 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -34,6 +34,10 @@ from fedapp import client_app, rounds, rounds_file, server_app  # noqa: E402
 from fedapp.engine import InlineGrid  # noqa: E402
 from fedapp.parsing import parse_run_config  # noqa: E402
 from fedapp.tables import Value  # noqa: E402
+
+if TYPE_CHECKING:
+    from deploy.processes import Federation
+    from tests.support.workers import TwoWorkers
 
 RunInline = Callable[..., Path]
 T = TypeVar("T")
@@ -62,6 +66,9 @@ LONGEST = [
     "benchmarks/test_soak.py",
     "test_checkpoint.py",
 ]
+# Fixtures that tests of several modules share, all in one xdist group, and after whose other tests they come.
+SHARED = {"workers": "engine/test_ray.py", "simulation": "engine/test_flwr_run.py"}
+held: dict[str, tuple[ExitStack, Any]] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,18 +78,60 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Delete this process's cache."""
+    """End what tests share, if they were interrupted, and delete this process's cache."""
+    for stack, _ in held.values():
+        stack.close()
     shutil.rmtree(os.environ["FEDAPP_CACHE"], ignore_errors=True)
 
 
+def shared_by(item: pytest.Item | None) -> str:
+    """Return the name of what a test shares with those of other modules, if anything."""
+    return next((name for name in SHARED if name in getattr(item, "fixturenames", ())), "")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest first."""
+    """Put the longest first, and those that share something one after the other."""
     places = {name: place for place, name in enumerate(LONGEST)}
 
-    def place(item: pytest.Item) -> int:
-        return places.get(str(item.path.relative_to(TESTS).as_posix()), len(places))
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        shares = shared_by(item)
+        module = SHARED.get(shares, str(item.path.relative_to(TESTS).as_posix()))
+        return places.get(module, len(places)), bool(shares)
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End what tests share with the last of them; also for the sake of the others, which need its place."""
+    name = shared_by(item)
+    if name in held and shared_by(nextitem) != name:
+        held.pop(name)[0].close()
+
+
+def shared(name: str, start: Callable[[], AbstractContextManager[T]]) -> T:
+    """Return what tests share; it is started for the first of them."""
+    if name not in held:
+        stack = ExitStack()
+        held[name] = stack, stack.enter_context(start())
+    found: T = held[name][1]
+    return found
+
+
+@pytest.fixture
+def workers() -> "TwoWorkers":
+    """Return two Ray workers: while they are there, this process's Ray has no place for others."""
+    from tests.support.workers import TwoWorkers
+
+    return shared("workers", TwoWorkers)
+
+
+@pytest.fixture
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> "Federation":
+    """Return a SuperLink with Flower's simulation."""
+    from tests.support.federations import simulating
+
+    return shared("simulation", lambda: simulating(tmp_path_factory.mktemp("flwr-home")))
 
 
 @pytest.fixture

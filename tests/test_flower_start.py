@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from benchmarks.superlink import ONE_ACTOR, own_superlink
+from deploy.processes import Federation
 from fedapp import client_app
 from fedapp.building import make_strategy
 from fedapp.client_app import make_client_app
@@ -22,6 +22,7 @@ from fedapp.rounds import run_rounds
 from fedapp.strategy import FederatedStrategy
 from fedapp.tables import Value
 from tests.support.datasets import OWN_DATA, write_shards
+from tests.support.federations import simulated
 
 ROUNDS = 4
 SMALL: dict[str, Any] = {
@@ -249,15 +250,16 @@ def main(grid, context):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("flwr")
-def test_another_project_runs_a_strategy_with_flwr_run(tmp_path: Path) -> None:
+def test_another_project_runs_a_strategy_with_flwr_run(
+    simulation: Federation, tmp_path: Path
+) -> None:
     keys = SMALL | {"algorithm": "fedcomgate"}
     for name, text in PROJECT.items():
         path = tmp_path / "project" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("{keys!r}", repr(keys)))
-    (tmp_path / "home").mkdir()
     out = tmp_path / "x.npy"
-    with own_superlink(tmp_path / "home", tmp_path / "project") as run:
-        shown, status = run(f'rounds={ROUNDS} out="{out}"', nodes=2, options=ONE_ACTOR)
+    config = f'rounds={ROUNDS} out="{out}"'
+    shown, status = simulated(simulation, config, app=tmp_path / "project")
     assert status["status"] == "finished:completed", shown
     assert np.load(out).tobytes() == under_our_loop(keys)[0][-1]

@@ -63,10 +63,9 @@ def test_it_is_resumed_with_what_it_lost(run_inline: RunInline) -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-def test_the_same_bits_on_ray(run_inline: RunInline, tmp_path: Path) -> None:
+def test_the_same_bits_on_ray(workers: RayWorkers, run_inline: RunInline, tmp_path: Path) -> None:
     keys = KEYS | {"options": "scaled-signs.share=0.3"}
-    with RayWorkers(2) as workers:
-        there = run_on(workers, tmp_path / "ray", **keys)
+    there = run_on(workers, tmp_path / "ray", **keys)
     assert_same(there, run_inline(**keys))
 
 

@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 KEYS: dict[str, Value] = {"algorithm": "scaffold", "num_rounds": 3, "model": "mlp-10"}
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[RayWorkers]:
-    with RayWorkers(2) as started:
-        started.begin({})
-        yield started
+@pytest.fixture
+def workers(workers: RayWorkers) -> RayWorkers:
+    """The shared ones, in a run."""
+    workers.begin({})
+    return workers
 
 
 def run_on(workers: RayWorkers, directory: Path, **keys: Value) -> bytes:

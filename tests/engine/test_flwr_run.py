@@ -1,14 +1,17 @@
-"""`flwr run` on a SuperLink of the test's own: the same bits as inline, and mistakes told."""
+"""`flwr run` on a SuperLink of the tests' own: the same bits as inline, and mistakes told.
+
+FedCOMGATE is compared in the example project of a table.
+"""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.superlink import ONE_ACTOR, FlwrRun, own_superlink
+from deploy.processes import Federation
 from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
+from tests.support.federations import simulated
 from tests.support.runs import assert_same
 
 # One after the other: they share what they start.
@@ -16,25 +19,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flwr")]
 SIGNS, SHARE = "tests.compression.outside.signs:ScaledSigns", "scaled-signs.share=0.3"
 
 
-@pytest.fixture(scope="module")
-def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
-    with own_superlink(tmp_path_factory.mktemp("flwr-home")) as run:
-        yield run
-
-
 @pytest.mark.parametrize(
     ("keys", "nodes"),
     [
-        (  # compressed, states delivered; a table
-            {
-                "algorithm": "fedcomgate",
-                "clients_per_round": 20,
-                "dataset": "diabetes",
-                "model": "mlp-8",
-                "lr": 0.05,
-            },
-            5,
-        ),
         (  # error feedback; nodes keep a model; all that clients evaluate and compute with; a user's
             # model and compressor
             {
@@ -72,30 +59,31 @@ def flwr_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlwrRun]:
 def test_the_same_bits_as_inline(
     keys: dict[str, Value],
     nodes: int,
-    flwr_run: FlwrRun,
+    simulation: Federation,
     run_inline: RunInline,
     tmp_path: Path,
 ) -> None:
     values = kebab(keys | {"num_rounds": 4})
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
-    shown, status = flwr_run(f'{config} results-dir="{tmp_path}" run-name="simulated"', nodes)
+    words = f'{config} results-dir="{tmp_path}" run-name="simulated"'
+    shown, status = simulated(simulation, words, nodes)
     assert status["status"] == "finished:completed", shown
     assert f"Results: {tmp_path}/simulated" in shown
-    simulated, inline = tmp_path / "simulated", run_inline(**keys, num_rounds=4)
-    assert len(read_rounds(simulated)) == 4
-    assert_same(simulated, inline)
+    directory, inline = tmp_path / "simulated", run_inline(**keys, num_rounds=4)
+    assert len(read_rounds(directory)) == 4
+    assert_same(directory, inline)
 
 
-def test_a_mistake_ends_the_run_as_failed_without_a_traceback(flwr_run: FlwrRun) -> None:
-    shown, status = flwr_run("clients-per-round=21", options=ONE_ACTOR)
+def test_a_mistake_ends_the_run_as_failed_without_a_traceback(simulation: Federation) -> None:
+    shown, status = simulated(simulation, "clients-per-round=21")
     assert status["status"] == "finished:failed"
     assert "set it to at most num-clients = 20." in shown
     assert "Traceback" not in shown
 
 
-def test_an_error_in_a_user_s_code_is_a_sentence_and_its_traceback(flwr_run: FlwrRun) -> None:
+def test_an_error_in_a_user_s_code_is_a_sentence_and_its_traceback(simulation: Federation) -> None:
     model = 'model="tests.models.outside.networks:BrokenForward"'
-    shown, status = flwr_run(model, options=ONE_ACTOR)
+    shown, status = simulated(simulation, model)
     assert status["status"] == "finished:failed"
     told = shown.index("raised RuntimeError while computing its outputs: see the traceback.")
     cause = shown.index("shapes cannot be multiplied")

@@ -36,12 +36,6 @@ from tests.support.workers import run_on
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[RayWorkers]:
-    with RayWorkers(2) as started:
-        yield started
-
-
 def test_a_cluster_that_is_not_there_is_told_at_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,10 +218,10 @@ def test_ctrl_c_ends_everything_and_leaves_whole_lines(
     with default_sigint():
         started = subprocess.Popen(
             [
-                sys.executable, "run_simulation.py", *engine, "--out", tmp_path,
+                sys.executable, ROOT / "run_simulation.py", *engine, "--out", tmp_path,
                 "-c", "num-rounds=1000000 run-name=long algorithm=scaffold",
             ],
-            cwd=ROOT, env=os.environ | {"FEDAPP_TEST_MARK": str(tmp_path)}, start_new_session=True,
+            cwd=tmp_path, env=os.environ | {"FEDAPP_TEST_MARK": str(tmp_path)}, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
     path = tmp_path / "long" / "rounds.jsonl"
@@ -299,44 +293,17 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_cluster_of_two_nodes(cluster: str, run_inline: RunInline, tmp_path: Path) -> None:
-    script = (
-        "import json, sys, ray\n"
-        "from pathlib import Path\n"
-        "from tests.conftest import wait_for\n"
-        "from tests.support.workers import run_on\n"
-        "from fedapp.engine.ray_workers import RayWorkers\n"
-        "ray.init(sys.argv[1], log_to_driver=False)\n"
-        "wait_for(lambda: ray.cluster_resources().get('CPU') == 2, 'two nodes')\n"
-        "ray.shutdown()\n"
-        "with RayWorkers(2, address=sys.argv[1]) as workers:\n"
-        "    places = ray.get([a.whereabouts.remote() for a in workers.actors])\n"
-        "    run = run_on(workers, Path(sys.argv[2]), algorithm='mifam', num_rounds=6)\n"
-        "print(json.dumps([len({node for node, _ in places}), str(run)]))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, cluster, tmp_path / "cluster"],
-        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    nodes, directory = json.loads(done.stdout.strip().splitlines()[-1])
-    assert nodes == 2
-    assert_same(Path(directory), run_inline(algorithm="mifam", num_rounds=6))
+    ray.init(cluster, log_to_driver=False)
+    wait_for(lambda: ray.cluster_resources().get("CPU") == 2, "two nodes")
+    ray.shutdown()
+    with RayWorkers(2, address=cluster) as workers:
+        places = ray.get([actor.whereabouts.remote() for actor in workers.actors])
+        run = run_on(workers, tmp_path / "cluster", algorithm="mifam", num_rounds=6)
+    assert len({node for node, _ in places}) == 2
+    assert_same(run, run_inline(algorithm="mifam", num_rounds=6))
 
 
 def test_too_many_workers_are_told(workers: RayWorkers) -> None:
     with pytest.raises(ConfigError, match="more than the"):
         RayWorkers(1000)
     assert ray.is_initialized()
-
-
-def test_the_command_line_runs_on_ray(tmp_path: Path, run_inline: RunInline) -> None:
-    done = subprocess.run(
-        [
-            sys.executable, ROOT / "run_simulation.py", "--workers", "1", "--out", tmp_path / "out",
-            "-c", 'algorithm="mifam" num-rounds=4 run-name="one"',
-        ],
-        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert_same(tmp_path / "out" / "one", run_inline(algorithm="mifam", num_rounds=4))

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,26 @@ def slow_train(message: Message, context: Context) -> Message:
     return node.train(message, context)
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[RayWorkers]:
-    with RayWorkers(2, app="tests.engine.test_ray_faults:slow_app") as started:
-        yield started
+def give(workers: RayWorkers, app: str) -> None:
+    """Have the workers that are there run another app."""
+
+    def take(worker: Any) -> None:
+        module, _, name = app.partition(":")
+        worker._app = getattr(import_module(module), name)
+
+    ray.get([actor.__ray_call__.remote(take) for actor in workers.actors])
+
+
+@pytest.fixture
+def slow_workers(workers: RayWorkers, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayWorkers]:
+    """The shared workers, also those that replace them, with the slow app."""
+    workers.begin({})  # one that has died is replaced
+    sound, slow = workers._app, "tests.engine.test_ray_faults:slow_app"
+    monkeypatch.setattr(workers, "_app", slow)
+    give(workers, slow)
+    yield workers
+    workers.begin({})
+    give(workers, sound)
 
 
 @pytest.fixture(autouse=True)
@@ -138,12 +155,12 @@ def on_workers(workers: RayWorkers, keys: dict[str, Value], place: Path) -> List
 
 @pytest.mark.parametrize("with_state_dir", [True, False])
 def test_a_worker_killed_in_the_middle_of_a_round(
-    with_state_dir: bool, workers: RayWorkers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    with_state_dir: bool, slow_workers: RayWorkers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = KEYS | {"state_dir": str(tmp_path / "state") if with_state_dir else ""}
     keys["results_dir"] = str(tmp_path)
-    grid = on_workers(workers, keys, tmp_path)
-    grid.pids = [ray.get(actor.whereabouts.remote())[1] for actor in workers.actors]
+    grid = on_workers(slow_workers, keys, tmp_path)
+    grid.pids = [ray.get(actor.whereabouts.remote())[1] for actor in slow_workers.actors]
     strategy, records = run(grid, keys)
     failed = {round_: clients for round_, clients in grid.failed.items() if clients}
     assert set(failed) == {SLOW_ROUND}
@@ -162,9 +179,11 @@ def test_a_worker_killed_in_the_middle_of_a_round(
     assert failures == [record["failures"] for record in records]
 
 
-def test_a_late_answer_is_not_counted_in_a_later_round(workers: RayWorkers, tmp_path: Path) -> None:
+def test_a_late_answer_is_not_counted_in_a_later_round(
+    slow_workers: RayWorkers, tmp_path: Path
+) -> None:
     keys = KEYS | {"round_timeout": 2.0, "results_dir": str(tmp_path)}
-    grid = on_workers(workers, keys, tmp_path)
+    grid = on_workers(slow_workers, keys, tmp_path)
     strategy, records = run(grid, keys)
     failed = {round_: clients for round_, clients in grid.failed.items() if clients}
     assert set(failed) == {SLOW_ROUND}

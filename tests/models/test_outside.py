@@ -1,7 +1,6 @@
 """Any nn.Module by `model = "package.module:name"`: the same bits everywhere, and a model that can be loaded."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -189,12 +188,6 @@ def test_an_error_in_the_network_shows_its_traceback(
     assert second == "Traceback (most recent call last):"
     assert cause in rest[-1] and any("tests/models/outside" in line for line in rest)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[RayWorkers]:
-    with RayWorkers(2) as started:
-        yield started
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Partial training: only chosen parameters are trained and sent, on every engine, with every algorithm."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -272,12 +271,6 @@ def test_vit_base_with_rank_8_sends_less_than_a_hundredth() -> None:
         sizes.append(kind_of(config).outline(config).layout.size)
     assert sizes[1] < sizes[0] / 100
     assert sizes[1] == 12 * 8 * ((768 + 3 * 768) + (768 + 768)) + 768 * 10 + 10
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[RayWorkers]:
-    with RayWorkers(2) as started:
-        yield started
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """A user's own Problem: several inputs of any type, its own loss and metrics; the same bits everywhere."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +139,6 @@ def test_a_node_reports_an_error_in_the_problem_and_logs_its_traceback(
     sentence = "raised ValueError while computing the loss: see the traceback."
     assert list(report.clients) == [1, 3] and report.problem.endswith(sentence)
     assert sentence in caplog.text and "ValueError: my loss" in caplog.text
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[RayWorkers]:
-    with RayWorkers(2) as started:
-        yield started
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from deploy.processes import NAME, Federation, Process, assignments
+from benchmarks.superlink import ONE_ACTOR
+from deploy.processes import NAME, ROOT, Federation, Process, assignments
 from deploy.proxy import find_nginx
 from fedapp.errors import ConfigError
 from fedapp.rounds_file import read_rounds
@@ -17,6 +18,22 @@ from tests.conftest import PATIENCE, kebab, wait_for
 
 NODES = 2
 LATE = 600.0  # seconds that a round may take, far more than it needs; Flower misses heartbeats after one minute
+
+
+def simulating(home: Path) -> Federation:
+    """Return a SuperLink with Flower's simulation, not started yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Flower unpacks an app: nothing of it may come from elsewhere.
+        patch.setenv("PYTHONPATH", str(ROOT))
+        return Federation(home, simulation=True)
+
+
+def simulated(
+    federation: Federation, config: str, nodes: int = 2, app: Path = ROOT
+) -> tuple[str, dict[str, Any]]:
+    """Run an app there; return what was shown, and Flower's word on how it ended."""
+    federation.app = app
+    return federation.run(config, "--federation-config", f"num-supernodes={nodes} {ONE_ACTOR}")
 
 
 def has_nginx() -> bool:
