@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.processes import Federation, assignments
+from deploy.processes import assignments
 from tests.conftest import RunInline, kebab, wait_for
+from tests.support.federations import CalmFederation
 from tests.support.frozen import FROZEN, KEYS
 from tests.support.runs import trained
 
@@ -16,7 +17,7 @@ def test_a_node_of_another_version_receives_what_is_frozen_once(
     run_inline: RunInline, tmp_path: Path
 ) -> None:
     (tmp_path / "federation").mkdir()
-    with Federation(tmp_path / "federation") as federation:
+    with CalmFederation(tmp_path / "federation") as federation:
         for place in range(2):
             home = federation.home / f"node-{place}"
             home.mkdir(parents=True, exist_ok=True)
