@@ -6,7 +6,7 @@ import pytest
 
 from deploy.processes import Federation
 from tests.conftest import wait_for
-from tests.support.federations import NODES, has_nginx, node_config
+from tests.support.federations import NODES, CalmFederation, has_nginx, node_config
 
 
 @pytest.fixture(scope="package")
@@ -16,7 +16,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     It ends with the tests of this folder: waiting, its processes take a tenth of a processor.
     """
     home = tmp_path_factory.mktemp("secure")
-    with Federation(home, secure=True, proxied=has_nginx()) as federation:
+    with CalmFederation(home, secure=True, proxied=has_nginx()) as federation:
         for place in range(NODES):
             federation.start_node(place, node_config(federation, place))
         wait_for(lambda: federation.log_of().count("Activated node_id") == NODES, "the nodes")

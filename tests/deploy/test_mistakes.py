@@ -11,7 +11,7 @@ from fedapp.rounds_file import read_rounds
 from fedapp.tables import Value
 from tests.conftest import PATIENCE, kebab, wait_for
 from tests.support.datasets import write_shards
-from tests.support.federations import LATE, Started, signal_group, wait_for_rounds
+from tests.support.federations import LATE, CalmFederation, Started, signal_group, wait_for_rounds
 
 # One after the other: they share what they start.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mistakes")]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mistakes")]
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """A SuperLink without TLS, and without nodes."""
-    with Federation(tmp_path_factory.mktemp("open")) as started:
+    with CalmFederation(tmp_path_factory.mktemp("open")) as started:
         yield started
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.processes import Federation
 from fedapp import client_app, server_app
 from fedapp.engine import InlineGrid
 from fedapp.parsing import parse_run_config
@@ -12,7 +11,7 @@ from fedapp.rounds_file import read_rounds
 from fedapp.tables import Value
 from tests.conftest import kebab
 from tests.support.datasets import OWN_DATA, write_shards, write_tests
-from tests.support.federations import LATE, Started
+from tests.support.federations import LATE, CalmFederation, Started
 from tests.support.runs import assert_same
 
 pytestmark = pytest.mark.slow
@@ -34,7 +33,7 @@ def test_three_nodes_evaluate_for_a_server_that_has_no_data(tmp_path: Path) -> N
     ]
     home = tmp_path / "home"
     home.mkdir()
-    with Federation(home) as federation:
+    with CalmFederation(home) as federation:
         for place, config in enumerate(places):
             federation.start_node(place, config)
         run = Started(federation, keys)
