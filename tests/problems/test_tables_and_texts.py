@@ -74,10 +74,9 @@ def test_a_bag_of_words_tells_who_speaks(run_inline: RunInline) -> None:
 def test_networks_learn_to_predict_the_next_character(
     model: str, lr: float, run_inline: RunInline
 ) -> None:
-    rounds = read_rounds(
-        run_inline(**SHAKESPEARE, model=model, lr=lr, num_rounds=12, local_steps=10)
-    )
-    targets = array_problem(**SHAKESPEARE, model=model).data.test.targets
+    keys = SHAKESPEARE | {"characters__length": 20, "model": model}
+    rounds = read_rounds(run_inline(**keys, lr=lr, num_rounds=6, local_steps=10))
+    targets = array_problem(**keys).data.test.targets
     most = np.bincount(targets.ravel()).max() / targets.size  # a space
     assert rounds[-1]["test_loss"] < rounds[0]["test_loss"] - 0.3
     assert rounds[-1]["test_accuracy"] > most + 0.03
@@ -131,10 +130,10 @@ STATEFUL = [name for name, algorithm in ALGORITHMS.items() if algorithm.stateful
 @pytest.mark.parametrize("name", STATEFUL)
 @pytest.mark.parametrize("problem", ["regression", "bag"])
 def test_a_killed_run_resumes_bit_for_bit(name: str, problem: str, tmp_path: Path) -> None:
-    keys = keys_of(name, PROBLEMS[problem]) | {"num-rounds": 6, "checkpoint-every": 2}
+    keys = keys_of(name, PROBLEMS[problem]) | {"num-rounds": 4, "checkpoint-every": 2}
     whole = run(tmp_path / "whole", keys | {"checkpoint-every": 0})
     with pytest.MonkeyPatch.context() as patch:
-        in_round(5)(patch)
+        in_round(4)(patch)
         killed(lambda: run(tmp_path / "killed", keys, resume=True))
     assert_same(whole, run(tmp_path / "killed", keys, resume=True))
 
