@@ -4,11 +4,10 @@ A call through Ray costs milliseconds and wakes Ray's own processes, which then 
 socket costs a fraction of one. Ray still starts the workers, places them, and says why one has died.
 
 A worker has one call in hand at a time; the next one waits here. So the two sides never send at the same time, and neither
-waits for the other to read.
+waits for the other to read. What they send is plain: tuples arrive as lists, and arrays as bytes.
 """
 
 import contextlib
-import pickle
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
+import msgpack
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
@@ -181,12 +181,13 @@ class DirectCalls:
     def _read(self, worker: _Worker) -> None:
         assert worker.connection
         try:
-            answer = worker.connection.recv()
+            answer = worker.connection.recv_bytes()
         except (EOFError, OSError):
             self._note_death(worker)
             return
         number, *_ = worker.calls.popleft()
-        self._results[number] = answer
+        fine, value = _unpacked(answer)
+        self._results[number] = fine, value
         worker.send_first()
 
     def _note_death(self, worker: _Worker) -> None:
@@ -219,7 +220,22 @@ class DirectCalls:
 
 
 def _packed(method: str, *arguments: Any) -> bytes:
-    return pickle.dumps((method, arguments), pickle.HIGHEST_PROTOCOL)
+    return _message((method, arguments))
+
+
+def _message(content: Any) -> bytes:
+    """Encode numbers, texts, bytes, and lists and dicts of them: nothing that could run anything."""
+    packed: bytes = msgpack.packb(content, default=_plain)
+    return packed
+
+
+def _plain(thing: Any) -> Any:
+    """Return an array's bytes, or the number that a scalar of NumPy's is."""
+    return thing.tobytes() if thing.ndim else thing.item()
+
+
+def _unpacked(message: bytes) -> Any:
+    return msgpack.unpackb(message, strict_map_key=False)
 
 
 def listen(address: str, name: str, target: object, pages: dict[str, Buffer]) -> None:
@@ -228,14 +244,14 @@ def listen(address: str, name: str, target: object, pages: dict[str, Buffer]) ->
         connection.send_bytes(name.encode())
         while True:
             try:
-                method, arguments = pickle.loads(connection.recv_bytes())
+                method, arguments = _unpacked(connection.recv_bytes())
                 if method == PAGE:
                     pages[arguments[0]] = page_of(recv_handle(connection))
                     continue
             except (EOFError, OSError):
                 return
             try:
-                answer = True, getattr(target, method)(*arguments)
+                answer = _message((True, getattr(target, method)(*arguments)))
             except Exception as error:
-                answer = False, f"{type(error).__name__}: {brief(error)}"
-            connection.send(answer)
+                answer = _message((False, f"{type(error).__name__}: {brief(error)}"))
+            connection.send_bytes(answer)

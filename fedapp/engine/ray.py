@@ -135,7 +135,7 @@ class RayGrid(LocalGrid):
         if not self.shares_disk:
             return False
         try:
-            self._workers.save_states(store, dict(tags))
+            self._workers.save_states(store.directory, dict(tags))
         except WorkerError as error:
             log.warning("A worker could not write its clients' states: %s", error)
             return False
@@ -235,7 +235,7 @@ class RayGrid(LocalGrid):
                     self._replace_worker(part)
                 continue
             self._learn_speed(part, seconds)
-            local = isinstance(where, tuple)
+            local = isinstance(where, tuple | list)
             buffer = self._workers.inbox.read(*where) if local else where
             content = put_together(layout, buffer, copy=local, but=wire.SUMS)
             job.add_up(wire.take_sums(content))

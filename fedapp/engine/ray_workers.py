@@ -5,6 +5,7 @@ serves message after message. `RayGrid` (`ray.py`) decides which worker trains w
 """
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -125,8 +126,8 @@ class Worker:
             self._given[run] = objects
             self._arrival.notify()
 
-    def begin(self, run_config: dict[str, Value], run: int) -> None:
-        """Forget the run before, and start one, as soon as its objects are here."""
+    def begin(self, run_config: str, run: int) -> None:
+        """Forget the run before, and start one (its config is JSON), as soon as its objects are here."""
         with self._arrival:
             self._arrival.wait_for(lambda: run in self._given)
             register(self._given[run])
@@ -136,16 +137,16 @@ class Worker:
             node_id=NODE,
             node_config={"partition-id": 0, "num-partitions": 1},
             state=RecordDict(),
-            run_config=run_config,
+            run_config=json.loads(run_config),
         )
 
     def whereabouts(self) -> tuple[str, int]:
         """Return the Ray node and the process that this worker is."""
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
-    def save_states(self, store: DirectoryStore, tags: dict[int, int]) -> None:
+    def save_states(self, directory: str, tags: dict[int, int]) -> None:
         """Write the clients' states that this worker has in memory."""
-        copy_states(ContextStore(self._context.state), store, tags)
+        copy_states(ContextStore(self._context.state), DirectoryStore(Path(directory)), tags)
 
     def serve(self, kind: str, part: tuple[Layout, Buffer], shared: Reference | Posted) -> Served:
         """Serve a message; `shared` is what a round's messages have in common."""
@@ -160,7 +161,7 @@ class Worker:
         return layout, where, stateful, time.perf_counter() - started
 
     def _shared_of(self, shared: Reference | Posted) -> tuple[Layout, Buffer]:
-        if not isinstance(shared, tuple):
+        if len(shared) == 1:
             if shared[0] != self._shared_reference:
                 fetched: Any = ray.get(shared[0])
                 self._shared_reference, self._shared = shared[0], fetched
@@ -283,7 +284,7 @@ class RayWorkers:
     def _begin(self, actor: Any) -> Any:
         """Have a worker start the run."""
         actor.give.remote(self._runs, self._objects)
-        return self.calls.start(actor, "begin", self._run_config, self._runs)
+        return self.calls.start(actor, "begin", json.dumps(self._run_config), self._runs)
 
     def share(self, content: RecordDict) -> Shared:
         """Bring what a round's messages have in common to where the workers find it."""
@@ -304,9 +305,10 @@ class RayWorkers:
         arguments = kind, (layout, joined(pieces)), shared.argument
         return self.calls.start(self.actors[index], "serve", *arguments, page=shared.page)
 
-    def save_states(self, store: DirectoryStore, tags: dict[int, int]) -> None:
+    def save_states(self, directory: Path, tags: dict[int, int]) -> None:
         """Have every worker write the clients' states that it has in memory."""
-        saving = [self.calls.start(actor, "save_states", store, tags) for actor in self.actors]
+        arguments = str(directory), tags
+        saving = [self.calls.start(actor, "save_states", *arguments) for actor in self.actors]
         self.calls.wait(saving, None, len(saving))
         for call in saving:
             self.calls.result(call)

@@ -44,15 +44,18 @@ def layout_of(content: RecordDict) -> tuple[Layout, list[bytes]]:
     return layout, pieces
 
 
-def put_together(layout: Layout, buffer: Buffer, copy: bool, but: str = "") -> RecordDict:
+def put_together(layout: Layout, buffer: Buffer | bytes, copy: bool, but: str = "") -> RecordDict:
     """Make the record dict again; without a copy, its arrays are views of the buffer, or those `but` are."""
+    buffer = np.frombuffer(buffer, np.uint8)
     content, start = RecordDict(), 0
     for name, kind, values in layout:
         if kind == "array":
             record, copies = ArrayRecord(), copy and name != but
             content[name] = record
             for key, (dtype, shape, stype, size) in values.items():
-                record[key] = _array(dtype, shape, stype, buffer[start : start + size], copies)
+                record[key] = _array(
+                    dtype, tuple(shape), stype, buffer[start : start + size], copies
+                )
                 start += size
         else:
             content[name] = MetricRecord(values) if kind == "metric" else ConfigRecord(values)
