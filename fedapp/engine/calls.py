@@ -88,7 +88,6 @@ class RayCalls:
 class _Worker:
     """One worker, and what is between it and the driver."""
 
-    actor: Any
     listening: Any = None  # Ray's reference to its `listen`, which ends when it dies
     connection: Connection | None = None  # once it has started
     # Number, message, and the page that it needs; the first is in the worker's hands
@@ -124,7 +123,7 @@ class DirectCalls:
     def add(self, actor: Any) -> None:
         """Have a new worker listen."""
         name = uuid4().hex
-        self._workers[name] = worker = _Worker(actor)
+        self._workers[name] = worker = _Worker()
         worker.listening = actor.listen.remote(self.address, name)
         self._names[actor] = name
 
