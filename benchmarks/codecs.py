@@ -48,7 +48,7 @@ Row = dict[str, Any]
 SMALL, LARGE = 10_000, 800_000
 SCALES = (1_000_000, 10_000_000, 50_000_000)
 LINK = 1e9 / 8  # bytes a second
-CLIENTS, ROUNDS = 2, 10  # of the training that gives the real updates
+CLIENTS, ROUNDS = 2, 10  # in the training that gives the real updates
 CODECS = {
     "qsgd s=1": make_compressor("qsgd", levels=1),
     "qsgd s=4": make_compressor("qsgd", levels=4),

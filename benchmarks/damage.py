@@ -120,7 +120,7 @@ def delete(path: Path, chance: random.Random, _: Path) -> None:
 
 def swap(path: Path, chance: random.Random, other: Path) -> None:
     """Put another run's, client's or round's file in place of this one."""
-    states = sorted(path.parent.parent.glob("*/*.safetensors"))  # of other clients, or older
+    states = sorted(path.parent.parent.glob("*/*.safetensors"))  # others', or older ones
     path.write_bytes((other if other.is_file() else chance.choice(states)).read_bytes())
 
 

@@ -39,12 +39,8 @@ class Cell:
     take: str  # "last", "best", or "<cost> to <target>", such as "uplink_bytes to 0.01"
     value: float
     shown: str  # as the document writes it
-    tolerance: float = (
-        1e-6  # relative; networks differ in their last bits from one processor to another
-    )
-    keys: dict[str, Value] = field(
-        default_factory=dict
-    )  # that differ from the file's, to cut it short
+    tolerance: float = 1e-6  # relative; processors differ in a network's last bits
+    keys: dict[str, Value] = field(default_factory=dict)  # other than the file's, to cut it short
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class Entry:
     machine: str
     seeds: list[int]
     preset: str = ""  # the sweep file in experiments/, or none
-    digest: str = ""  # of the preset's runs when the table was made
+    digest: str = ""  # digests the preset's runs when the table was made
     figures: list[str] = field(default_factory=list)  # pictures in docs/ that show it
     why_no_cell: str = ""  # if there is none
     cell: Cell | None = None

@@ -100,7 +100,7 @@ class Kept:
     megabytes: float = 0.0
     undelivered: int = 0
     said: int = 0
-    states: int = 0  # of all clients
+    states: int = 0  # how many states all clients keep
 
 
 @dataclass

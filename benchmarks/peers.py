@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-Vector = Any  # of float32
+Vector = Any  # float32 numbers
 Encoded = tuple[Any, int]  # and its bytes
 Coding = tuple[str, Callable[[], Encoded], Callable[[Any], Vector]]  # setting, encode, decode
 SCALE = 4  # bytes of the root mean square

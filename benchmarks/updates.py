@@ -22,9 +22,8 @@ from fedapp.compression.sparsifiers import TopK
 from fedapp.problems import make_problem
 from fedapp.randomness import Generator
 
-CLIENTS = (
-    4  # all of them in every round, so that each remembers what it left behind in the round before
-)
+# All of them in every round, so that each remembers what it left behind in the round before.
+CLIENTS = 4
 KEPT = 2  # clients whose vectors are kept
 EVERY = {"algorithm": "fedavg", "num-clients": CLIENTS, "clients-per-round": CLIENTS, "seed": 1}
 DIRICHLET = {"partition": "dirichlet", "partition-alpha": 0.5}

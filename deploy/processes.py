@@ -19,7 +19,7 @@ from fedapp.tables import Value
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
-NAME = "federation"  # of the connection, in Flower's config
+NAME = "federation"  # the connection's name in Flower's config
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT = 120.0
 STOP_TIMEOUT = 20.0

@@ -59,9 +59,8 @@ class Restored:
 
     round: int = 0
     rounds: str = ""
-    frozen: str | None = (
-        None  # digest of what the network holds frozen; None: an older version wrote no digest
-    )
+    # Digest of what the network holds frozen; None: an older version wrote no digest.
+    frozen: str | None = None
 
 
 class Checkpoints:

@@ -34,12 +34,12 @@ class Client(NumPyClient):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("u",)
-    # Of these, those that are differences to what the server has: error feedback leaves them alone.
+    # Those of `sends` that are differences to what the server has: error feedback leaves them alone.
     differences: ClassVar[tuple[str, ...]] = ()
     # Whether `update` clips the direction of a step, by `clipped`, instead of every gradient.
     clips_direction: ClassVar[bool] = False
     options: Table  # an algorithm with its own keys gives the type
-    places: tuple[slice, ...] = ()  # of the model that the vectors are parts of; empty: all of it
+    places: tuple[slice, ...] = ()  # where the vectors lie in the model; empty: they are all of it
 
     def __init__(
         self,

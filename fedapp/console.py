@@ -17,7 +17,7 @@ from fedapp.rounds_file import Record
 from fedapp.terminal import make_console
 
 MOST_NODES = 50  # that are shown one by one
-MOST_CLIENTS = 5  # of a node
+MOST_CLIENTS = 5  # named for one node
 # What the summary adds up over the rounds.
 TOTALS = ("uplink_bytes", "downlink_bytes", "failures", "eval_uplink_bytes", "eval_downlink_bytes", "eval_failures")  # fmt: skip
 
@@ -51,7 +51,7 @@ class RunConsole(Observer):
         self.rounds = 0
         self.best: dict[str, tuple[float, float]] = {}  # metric -> its best, and its last
         self.totals = dict.fromkeys(TOTALS, 0)
-        self.seconds = 0.0  # of the rounds, as they are recorded
+        self.seconds = 0.0  # the rounds' time, as it is recorded
 
     def show_header(self) -> None:
         """Say which run this is and where its results go."""

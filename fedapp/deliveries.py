@@ -40,7 +40,7 @@ class Deliveries:
     def __init__(self, directory: Path | None = None, run: str = "") -> None:
         self._held: dict[int, Arrays] = {}
         self._spilled: dict[int, int] = {}  # tag -> digest of its file
-        self._loaded: dict[int, Arrays] = {}  # of the round under way
+        self._loaded: dict[int, Arrays] = {}  # read back for this round
         self._unsynced: set[int] = set()
         self._kept: list[set[int]] = []  # tags of the files that the last two checkpoints name
         self._directory = directory  # None: everything stays in memory

@@ -111,11 +111,11 @@ class GridDownlink(Downlink):
         self._keys, self._pieces = config.grid, pieces
         self._size = sum(piece.size for piece in pieces)
         self._absence = config.num_clients / config.clients_per_round  # in rounds, on average
-        self._round = 0  # of the newest model
+        self._round = 0  # the newest model's round
         self._models: dict[int, Model] = {}  # round -> what was broadcast
         self._held = TalliedNumbers()  # client -> round of the model that it received last
         self._errors: Arrays = {}  # what is still to be added to a vector that is delivered
-        # Of this process only: a node that the server does not know holds nothing.
+        # Known to this process only: a node that the server does not know holds nothing.
         self._remembers = True
         self._on_node: dict[int, int] = {}  # node -> round of the model that it holds
         self._asked: dict[int, int] = {}  # client of the attempt under way -> its node

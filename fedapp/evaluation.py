@@ -28,7 +28,7 @@ from fedapp.randomness import chosen, generator
 from fedapp.refusals import Reason, Refusal
 from fedapp.wire import Arrays, Evaluation, EvaluationRequest
 
-LARGEST_LOSS = 1e12  # of a client, up or down, that is believed
+LARGEST_LOSS = 1e12  # a client's largest loss, up or down, that is believed
 WORST = 10  # the worst clients are one in ten, at least one
 Numbers = dict[str, float]
 

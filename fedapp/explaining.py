@@ -37,7 +37,7 @@ class Explanations:
 
     def reset(self) -> None:
         """Start again, with nothing tracked."""
-        self._sum: Numbers | None = None  # of what clients track; None: nothing yet
+        self._sum: Numbers | None = None  # sum of what clients track; None: nothing yet
         self._c: NDArray[Any] | None = None  # SCAFFOLD's c before the round
         self._known = True  # False: a state was lost, or a round's change was not known
 

@@ -8,7 +8,7 @@ from fedapp.refusals import Refusal
 
 log = logging.getLogger("flwr")
 MOST_OF_CLIENT = 3  # different reasons of one client's failures that are logged
-MOST_OF_NODE = 20  # of all the clients of one node
+MOST_OF_NODE = 20  # lines for all the clients of one node
 
 
 class FailureLog:

@@ -58,7 +58,8 @@ OVER_CLIENTS = {
     "std": ", std over clients",
 }
 TOTAL = "total_bytes"
-ERRORS = re.compile(r"(^|_)(loss|error|mse|rmse|mae|perplexity)$")  # of these, less is better
+# Names of what is better when it is less.
+ERRORS = re.compile(r"(^|_)(loss|error|mse|rmse|mae|perplexity)$")
 _OF_CLIENTS = re.compile(rf"client_(finetuned_)?(.+?)_({'|'.join(OVER_CLIENTS)})")
 
 
@@ -129,7 +130,7 @@ FIGURES = {
         _cost("simulated_seconds_nominal", "simulated time, nominal bits", "seconds"),
         # Not summed: the loop times all attempts at a round together.
         Figure("wall_seconds", "wall time", "lower", "seconds", source="round"),
-        # Of the clients' evaluations, of which there is one for each round at most.
+        # From the clients' evaluations: one for each round at most.
         Figure("eval_clients", "clients that evaluated", source="round"),
         Figure("eval_failures", "clients that failed to evaluate", "lower", source="round"),
         Figure("eval_uplink_bytes", "uplink bytes of evaluation", "lower", "bytes", source="round"),

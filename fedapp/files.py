@@ -32,9 +32,8 @@ TEMPORARY = re.compile(
     r"|(round-)?[0-9]+\.safetensors)-[0-9a-f]{32}"
 )
 CHECKPOINT = re.compile(r"round-[0-9]{7}\.safetensors")
-STALE_AFTER = (
-    3600.0  # seconds before a partial file is deleted, where another process may be writing
-)
+# Seconds before a partial file is deleted, where another process may be writing.
+STALE_AFTER = 3600.0
 
 
 class DamagedFileError(ConfigError):
@@ -168,9 +167,8 @@ def load_arrays(
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise DamagedFileError(f"{path} is missing.") from None
-    except (
-        Exception
-    ) as error:  # what a damaged header makes safetensors and NumPy raise is anything
+    # A damaged header makes safetensors and NumPy raise anything.
+    except Exception as error:
         raise DamagedFileError(f"{path} cannot be read ({brief(error)}).") from None
     if old and (not about or about.keys() == {"round", "digest"}):
         return arrays, about

@@ -59,17 +59,17 @@ class Hosting:
 
     def __init__(self, num_clients: int, partition_of: Mapping[int, int] | None = None) -> None:
         self.num_clients = num_clients
-        self.node_of = Homes()  # of the clients whose node is connected now
+        self.node_of = Homes()  # client -> its node, if that is connected now
         self.clients: Sequence[int] = []  # those clients, in order
         self._partition_of = dict(partition_of or {})  # empty: claims decide
         self._nodes: set[int] = set()
         self._met: dict[int, Sequence[int]] = {}  # node -> the clients that it claims
-        self._reports: dict[int, Report] = {}  # of nodes that have answered
+        self._reports: dict[int, Report] = {}  # node that has answered -> its report
         self._silent: dict[int, str] = {}  # node that does not say which clients it hosts -> why
         self._ask_again: dict[int, tuple[float, float]] = {}  # node -> when, and the pause after
         self._refused: dict[int, str] = {}  # node -> why it hosts nothing
         self._warnings = Counter[int]()  # node -> warnings about it
-        self._last_node = Homes()  # of each client, be it connected or not
+        self._last_node = Homes()  # client -> its node, connected or not
         self._begun = False
         self._check: dict[str, Any] | None = None  # what nodes need to know to check their data
 

@@ -53,7 +53,7 @@ class Key:
     default: object
     description: str
     choices: tuple[object, ...]  # all that is allowed; empty if there is no list
-    bounds: str = ""  # of a number, in words
+    bounds: str = ""  # a number's bounds, in words
 
     @property
     def path(self) -> str:

@@ -37,7 +37,7 @@ class StateLedger:
     def __init__(self, place: Place, keeps_state: bool, attempts: int) -> None:
         self.place = place
         self.keeps_state = keeps_state  # clients remember something
-        self.tag = 0  # of the attempt under way
+        self.tag = 0  # the attempt under way
         self.accepted = TalliedNumbers()  # client -> tag of its last update that was used
         self.digests = ClientNumbers()  # client -> digest of the state which that update left
         self.deliveries = Deliveries(place.undelivered, place.identity)
@@ -138,7 +138,7 @@ def part_of(saved: Arrays, kind: str) -> Arrays:
 def accepted_states(saved: Arrays) -> tuple[Numbers, Numbers, Numbers]:
     """Return the clients of a checkpoint, the tag of each one's last accepted update, and its state's digest."""
     rows = saved["accepted"]
-    if rows.shape[1:] == (2,):  # of a version without digests
+    if rows.shape[1:] == (2,):  # written by a version without digests
         rows = np.column_stack([rows, np.full(len(rows), OLD)])
     clients, tags, digests = rows.reshape(-1, 3).T
     return clients, tags, digests

@@ -33,7 +33,7 @@ SAMPLE = 16  # lengths of one round that are remembered, at most
 REMEMBERED = 8 * SAMPLE  # lengths of each vector
 NAMED = 3  # updates that stood out most, which a divergence is told with
 STANDS_OUT = 10.0  # times the usual length, from which a divergence is put down to one update
-FLOOR = 1e-3  # of the model's length
+FLOOR = 1e-3  # relative to the model's length
 Lengths = NDArray[np.float64]
 
 
@@ -43,7 +43,7 @@ class Measured:
 
     clients: list[int]
     lengths: Lengths  # clients x names
-    usual: Lengths  # of each name
+    usual: Lengths  # the usual length for each name
 
 
 class UpdateLengths:
@@ -53,7 +53,7 @@ class UpdateLengths:
         self.names = list(names)
         self.ratio = ratio  # 0: nothing is refused
         self._recent = np.zeros((len(names), REMEMBERED))  # 0: not used yet
-        self._largest = np.zeros(len(names))  # of the medians so far
+        self._largest = np.zeros(len(names))  # the largest median so far
         self._longest = np.zeros((NAMED, 5))  # round, client, name, length, times the usual
 
     def measure(self, updates: Sequence[Update], x: NDArray[Any]) -> Measured:

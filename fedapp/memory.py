@@ -23,7 +23,7 @@ from fedapp.problems.protocols import Start
 from fedapp.registry import find_algorithm, find_compressor, keeps_state
 from fedapp.strategy import WORTH_ADDING_UP, FederatedStrategy
 
-SUMS = 2  # of a round's updates, each by its slices: as they are added up, and as a message
+SUMS = 2  # sums of a round's updates, each by its slices: as they are added up, and as a message
 STEP = 3  # vectors of a server's step: the sum, its multiple, the new x
 TRAINING = 4  # vectors of a process that trains: parameters, gradient, x, update
 MEMINFO = Path("/proc/meminfo")

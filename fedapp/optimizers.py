@@ -18,7 +18,7 @@ class Optimizer:
     `memory` holds what an optimizer remembers from step to step: a client's own state, or a dictionary for one round.
     """
 
-    names: ClassVar[tuple[str, ...]] = ()  # of the vectors that it keeps in `memory`
+    names: ClassVar[tuple[str, ...]] = ()  # the vectors that it keeps in `memory`
 
     def __init__(self, keys: OptimizerKeys, memory: dict[str, Tensor]) -> None:
         self.keys, self.memory = keys, memory

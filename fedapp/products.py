@@ -15,9 +15,8 @@ Matrix = NDArray[np.float64]
 Rows = NDArray[np.float32]
 Row = NDArray[np.float32]
 Numbers = NDArray[np.int64]
-TILE = (
-    4096  # columns whose products are added in float32; rows of this length stay in a core's cache
-)
+# Columns whose products are added in float32; rows of this length stay in a core's cache.
+TILE = 4096
 SIDE = 4  # rows of a block on either side: more have no registers
 ZERO = np.float32(0)
 

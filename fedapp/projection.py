@@ -79,10 +79,9 @@ class Memory:
         self.pieces = pieces(sizes)
         self.rows = np.zeros((size, sum(sizes)), dtype)
         self.scales = np.zeros(size)
-        self.grams = np.zeros((len(sizes), size, size))  # of the rows, unscaled
-        self.active = (
-            0.0  # share of the vectors, over all pieces, that the last projection pushed against
-        )
+        self.grams = np.zeros((len(sizes), size, size))  # the rows' products, unscaled
+        # Share of the vectors, over all pieces, that the last projection pushed against.
+        self.active = 0.0
         self._changed: set[int] = set()
         self._chunks = [
             _Chunk(number, slice(start, min(start + CHUNK, piece.stop)))

@@ -49,7 +49,7 @@ class EngineChoice:
 
     inline: bool | None
     workers: int
-    address: str  # of a Ray cluster; empty: start Ray here
+    address: str  # a Ray cluster's; empty: start Ray here
     workers_per_gpu: int = 0  # 0: one, if the runs use GPUs
 
     @contextmanager

@@ -29,7 +29,7 @@ from fedapp.files import (
 )
 
 CLIENT_STATE = "client-state"  # in a run's directory, if nodes and server share a disk
-NO_DIGEST = 0  # of a state in memory, or of one that must not be revealed
+NO_DIGEST = 0  # a state in memory has none, nor has one that must not be revealed
 OLD = 1  # instead of a digest: the state of an older version, which has none
 
 

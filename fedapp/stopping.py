@@ -30,7 +30,7 @@ def saved_before_exit(grid: "HttpGrid") -> Iterator[None]:
         yield  # signals are not this thread's
         return
     received: list[int] = []
-    depth = 0  # of calls that wait
+    depth = 0  # how many calls wait
     ending = False
 
     def end() -> None:

@@ -62,7 +62,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
     rule_is_a_mean = False  # so that another location of the updates can stand in for it
     begins_on_grid = False  # x must begin where the clients do, if x goes down on a grid
     keeps: tuple[str, ...] = ()  # attributes beside x that are vectors of the model's size
-    lower: Mapping[str, str] = {}  # of what takes much memory: the key that makes it less
+    lower: Mapping[str, str] = {}  # what takes much memory -> the key that makes it less
     only_sums = False  # the class's own `aggregate` sees vectors through `mean` and `total` alone
 
     def __init_subclass__(cls, **keys: Any) -> None:
@@ -89,12 +89,12 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         self.server_lr = config.server_lr or self.default_server_lr
         self.x = x
         self.buffers = buffers
-        self.compressor = compressor  # of what clients send
+        self.compressor = compressor  # compresses what clients send
         self.layout = layout or Layout.single(x.size)
         self.facts = facts  # about the images, for nodes with local data
         self.frozen = FrozenSender(frozen)  # to nodes that lack what is not trained
         self.downlink = make_downlink(config, self.layout.pieces)
-        self.lr = config.lr  # of the clients, in the round under way
+        self.lr = config.lr  # the clients', in the round under way
         self.hosting = Hosting(config.num_clients, config.partition_of)
         self.privacy = server_privacy(config)
         self.min_clients = self.privacy.min_clients(least_updates(algorithm, config))
@@ -312,7 +312,7 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
             }
         )
         if len(updates) < self.min_clients:
-            # Of several nodes, one's word that numbers are not finite is not enough.
+            # One of several nodes is not believed when it says that numbers are not finite.
             asked, nodes = len(self._exchange.sent), self.hosting.node_of.nodes
             if not updates and all_diverged(refusals) and (asked > 1 or len(nodes) == 1):
                 raise self.admission.divergence(

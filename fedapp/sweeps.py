@@ -24,7 +24,7 @@ from fedapp.doors import short
 from fedapp.errors import ConfigError
 from fedapp.tables import Value
 
-Point = tuple[str, dict[str, Value]]  # of an axis: its name, and the keys that it sets
+Point = tuple[str, dict[str, Value]]  # a point of an axis: its name, and the keys that it sets
 
 
 @dataclass(frozen=True)

@@ -85,9 +85,8 @@ def round_costs(
     work = config.local_work
     trained = {update.client: work.samples(update.num_examples) for update in updates}
     training = training_seconds(config, round_, trained)
-    down_bits = (
-        8 * down if config.time.downlink else 0
-    )  # the papers, which leave it out, have no nominal ones
+    # The papers, which leave the downlink out, have no nominal bits for it.
+    down_bits = 8 * down if config.time.downlink else 0
     return {
         "uplink_bits_nominal": nominal,
         "simulated_seconds": training + sending_seconds(config, 8 * sent + down_bits, size),

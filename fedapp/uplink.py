@@ -31,7 +31,7 @@ class Uplink:
     ) -> None:
         self.config, self.round, self.client = config, round_, client
         self.state, self.compressor, self.privacy = state, compressor, privacy
-        self._errors = self._squares = 0.0  # of what was compressed
+        self._errors = self._squares = 0.0  # sums over what was compressed
         self.arrays: Arrays = {}  # what has been sent, by name: vectors, or payloads as bytes
         self.decoded: Arrays = {}  # what the server will decode of payloads
 

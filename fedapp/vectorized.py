@@ -117,7 +117,7 @@ def _together(tasks: Sequence[Callable[[], T]], stacked: Stacked) -> list[Callab
         try:
             answers = serve(stacked, [what for _, what in waiting])
             resume = [partial(one.switch, a) for one, a in zip(running, answers, strict=True)]
-        except Exception as error:  # of a client's making: each hears of it
+        except Exception as error:  # a client's code failed; raised in all of them
             resume = [partial(one.throw, error) for one in running]
     return outcomes
 

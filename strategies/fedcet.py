@@ -49,9 +49,8 @@ class FedCET(FederatedStrategy[Options]):
     """x <- mean(z_i)."""
 
     only_sums = True
-    begins_on_grid = (
-        True  # otherwise the sum of all d_i would keep what rounding took off the first x
-    )
+    # Otherwise the sum of all d_i would keep what rounding took off the first x.
+    begins_on_grid = True
 
     def aggregate(self, updates: Sequence[Update]) -> None:
         """Take the mean of the z_i."""

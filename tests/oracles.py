@@ -16,7 +16,7 @@ Vector = NDArray[np.float64]
 Gradient = Callable[[int, Vector], Vector]
 Cohorts = list[list[int]]
 Tau = int | list[int]  # local steps: of everybody, or of each client
-Weights = list[int] | None  # of each client in means; None: all the same
+Weights = list[int] | None  # each client's in means; None: all the same
 
 
 def steps_of(tau: Tau, i: int) -> int:

@@ -112,7 +112,7 @@ def test_all_that_changes_is_saved(name: str) -> None:
     assert "x" in changed
 
 
-# Of the attempt under way, of the nodes, of what lies in files; or set anew each round.
+# About the attempt under way, the nodes, and what lies in files; or set in each round.
 PASSING = (
     "hosting",
     "lr",
@@ -257,7 +257,7 @@ def test_states_that_no_checkpoint_asks_for_are_dropped(tmp_path: Path) -> None:
     (states,) = (directory / "client-state").iterdir()
     assert len(list(states.iterdir())) == 6
     for client in states.iterdir():
-        assert len(list(client.iterdir())) <= 4  # of this round, the last, and of two checkpoints
+        assert len(list(client.iterdir())) <= 4  # this round's, the last's, two checkpoints'
 
 
 def test_a_sweep_that_is_killed_goes_on_in_the_middle_of_a_run(tmp_path: Path) -> None:

@@ -114,9 +114,8 @@ def test_every_key_of_an_algorithm_is_printed_as_a_preset_that_is_accepted(
     assert set(keys) == expected
     for key in keys.keys() & declared.keys() - {"algorithm"}:
         changed = {key: other_value(declared[key], keys[key])}
-        with suppress(
-            ConfigError
-        ):  # two keys may be at odds; one that is not known is not such a case
+        # Two keys may be at odds; one that is not known is another error.
+        with suppress(ConfigError):
             parse_run_config({"algorithm": name} | changed)
             continue
         with pytest.raises(ConfigError) as refused:

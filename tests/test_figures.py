@@ -75,7 +75,7 @@ def test_clients_figures_are_like_those_of_the_test_set() -> None:
     assert (
         find_figure("client_finetuned_accuracy_worst10").label == "fine-tuned accuracy, worst tenth"
     )
-    own = find_figure("client_own_error_mean_by_client")  # of a user's metric
+    own = find_figure("client_own_error_mean_by_client")  # a user's metric
     assert (own.label, own.better) == ("client own error, each client alike", "lower")
     every = ["client_loss_mean", "client_accuracy_std", "client_accuracy_mean", "train_loss"]
     assert headline(every) == "client_accuracy_mean"

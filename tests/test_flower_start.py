@@ -31,10 +31,8 @@ SMALL: dict[str, Any] = {
     "clients_per_round": 4,
     "model": "mlp-10",
 }
-OTHER_APP: dict[str, Value] = {
-    "learning-rate": 0.1,
-    "num-clients": 3,
-}  # what another app's run config may say
+# What another app's run config may say.
+OTHER_APP: dict[str, Value] = {"learning-rate": 0.1, "num-clients": 3}
 
 
 def under_our_loop(

@@ -57,7 +57,7 @@ def test_what_is_counted_is_most_of_what_is_used_and_no_more(algorithm: str) -> 
     try:
         for _ in run_rounds(grid, make_strategy(config, problem), problem, config):
             pass
-        used = tracemalloc.get_traced_memory()[1]  # of NumPy; not of torch, which trains
+        used = tracemalloc.get_traced_memory()[1]  # NumPy's; torch, which trains, is not counted
     finally:
         tracemalloc.stop()
     counted = sum(part.nbytes for part in parts(config, problem, processes=0))

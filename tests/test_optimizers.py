@@ -126,9 +126,8 @@ def network_loss(name: str, local: Any, received: Any, images: Tensor, labels: T
     if name == "moon":
         z, z_x = local.representation(images), received.representation(images).detach()
         towards = F.cosine_similarity(z, z_x) / 0.4
-        con = -torch.log(
-            towards.exp() / (towards.exp() + towards.exp())
-        )  # the last model is x, too
+        # The last model is x, too.
+        con = -torch.log(towards.exp() / (towards.exp() + towards.exp()))
         return F.cross_entropy(local.head(z), labels) + 0.7 * con.mean()
     total = F.cross_entropy(local(images), labels)
     if name == "fedmlb":

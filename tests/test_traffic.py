@@ -21,7 +21,7 @@ from fedapp.wire import Update
 from tests.conftest import RunInline, kebab, read_rounds
 
 MODEL = 50  # numbers
-# Of an exponential variable with mean 1; every client of a hand-computed round has its own.
+# Drawn from an exponential variable with mean 1; every client of a hand-computed round has its own.
 DRAWS = {0: 1.0, 1: 3.0, 2: 0.25}
 
 

@@ -76,7 +76,7 @@ class PrivateMean(_Forgetful):
     """The mean of clipped vectors with noise, also of a round without updates."""
 
     privacy: ServerNoise
-    zero: Vector  # of the model's size and type
+    zero: Vector  # has the model's size and type
 
     def mean(self, updates: Sequence[Update], name: str, tag: int) -> Vector:
         """Return the mean with noise."""
@@ -89,7 +89,7 @@ class ByRule:
     """A rule, which may look at its result of the round before: the centre."""
 
     rule: Rule
-    zero: Vector  # of the model's size and type
+    zero: Vector  # has the model's size and type
     centre: Vector | None = field(init=False)
 
     def __post_init__(self) -> None:

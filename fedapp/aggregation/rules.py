@@ -23,7 +23,7 @@ CHUNK = 1 << 15  # columns that are converted to float64 at a time
 SORTED = 1 << 12  # columns that are sorted at a time, in a core's cache
 SMOOTHING = 1e-6  # nu of RFA: the least distance that a weight is divided by
 WEISZFELD_STEPS = 100  # at most
-CONVERGED = 1e-6  # of the median distance: a smaller step is the last
+CONVERGED = 1e-6  # relative to the median distance: a smaller step is the last
 
 
 class Rule(Protocol):
@@ -192,9 +192,7 @@ def _middle(rows: Rows, cut: int) -> Vector:
     middle = np.empty_like(rows[0])
     for start in range(0, rows[0].size, SORTED):
         columns = np.stack([row[start : start + SORTED] for row in rows], axis=1)
-        columns.sort(
-            axis=1
-        )  # numbers of a column lie side by side, which sorts several times as fast
+        columns.sort(axis=1)  # a column's numbers lie side by side: several times as fast
         kept = np.ascontiguousarray(columns[:, cut : len(rows) - cut].T)
         middle[start : start + SORTED] = kept.mean(axis=0)
     return middle

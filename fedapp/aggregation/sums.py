@@ -37,7 +37,7 @@ class ExactSum:
     """The sum of some vectors, by slices."""
 
     def __init__(self, size: int, dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype  # of the vectors
+        self.dtype = dtype  # the vectors' type
         self.slices: Sum = np.zeros((grids_of(dtype), size))  # the coarsest first
         self.top = LOWEST  # the coarsest grid's number: its spacing is 2^(36 top)
         self.count = 0
@@ -95,7 +95,7 @@ class ExactSum:
 
     def _raise_to(self, top: int) -> None:
         """Take a coarser grid on, if a number needs it, and drop the finest."""
-        if not self.slices.flags.writeable:  # of a message
+        if not self.slices.flags.writeable:  # a message's bytes are read-only
             self.slices = self.slices.copy()
         raised = min(top - self.top, len(self.slices))
         if raised > 0 and not self._empty:
@@ -138,7 +138,7 @@ class Sums:
     """What is needed of a round's updates where single ones do not matter: the sums of their vectors, by name."""
 
     def __init__(self, keys: Sequence[str], size: int, weighted: bool) -> None:
-        self.keys, self.size = tuple(keys), size  # of the model
+        self.keys, self.size = tuple(keys), size  # the model's size
         self.weighted = weighted  # by numbers of examples; the model's statistics never are
         self.exact: dict[str, ExactSum] = {}
 
@@ -196,7 +196,7 @@ class Summed(list[Update]):
     def __init__(self, updates: Iterable[Update], sums: Sums) -> None:
         super().__init__(updates)
         self.sums = sums
-        self.means: Arrays = {}  # of vectors whose mean is another than their sum's
+        self.means: Arrays = {}  # vectors whose mean is not that of their sums
 
 
 def exact_sum(updates: Sequence[Update], key: str, weighted: bool = False) -> ExactSum:

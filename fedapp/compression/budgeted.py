@@ -25,8 +25,8 @@ class Budgeted(Compressor):
     """Any compressor, at the finest of its `variants` whose payload fits a number of bytes."""
 
     inner: Compressor
-    most_bytes: float = Field(0.0, ge=0)  # of a vector; 0: by its size
-    bits: float = Field(0.0, ge=0)  # of a number
+    most_bytes: float = Field(0.0, ge=0)  # for one vector; 0: by its size
+    bits: float = Field(0.0, ge=0)  # for one number
     codec: ClassVar[int] = 12
 
     @property

@@ -16,7 +16,7 @@ from fedapp.compression.payload import PayloadError, Reader, varint
 
 Integers = NDArray[Any]
 CHUNK = 1 << 16  # numbers at a time: they stay in the processor's cache
-FINENESS = (8, 6, 4, 3, 2, 1)  # of m
+FINENESS = (8, 6, 4, 3, 2, 1)  # values of m
 TABULATED = 1 << 18  # up to here, a table maps numbers to cells
 
 

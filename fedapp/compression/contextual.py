@@ -90,7 +90,8 @@ class Contextual(Compressor):
             first = math.sqrt(8 * self.nmse) * rms
             return self._searched(v, first, rms, lambda found: found.nmse / self.nmse, 1).parts
         if self.max_bytes:
-            limit = self.max_bytes - OVERHEAD - HEAD + 0.5  # of 0, only 0 is within it
+            # Half a byte more: sizes are divided by it, and it may be 0.
+            limit = self.max_bytes - OVERHEAD - HEAD + 0.5
             return self._searched(v, 2 * rms, rms, lambda found: found.size / limit, -1).parts
         return self._with_step(v, self.step * rms, rms).parts
 
@@ -120,13 +121,12 @@ class Contextual(Compressor):
 
         The figure grows with the step if `sign` is 1, and shrinks if it is -1.
         """
-        tried: dict[
-            bool, tuple[float, float]
-        ] = {}  # whether it fits -> last logarithms of step and figure
+        # Whether it fits -> the last logarithms of step and figure.
+        tried: dict[bool, tuple[float, float]] = {}
         best: Quantized | None = None
         for _ in range(TRIES):
             found = self._with_step(v, step, rms)
-            figure = max(of(found), 1e-9)  # of no bytes, too, there is a logarithm
+            figure = max(of(found), 1e-9)  # 0 bytes have a logarithm, too
             if figure <= 1 and (best is None or figure > of(best)):
                 best = found
             if 1 - CLOSE <= figure <= 1:

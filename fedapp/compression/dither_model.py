@@ -20,7 +20,8 @@ from fedapp.compression import integers
 from fedapp.compression.payload import PayloadError, Reader, varint
 
 Ints = NDArray[np.int64]
-EDGES = np.array([1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128]) / 256  # of 1/2 - |u|
+# The bins that 1/2 - |u| is sorted into.
+EDGES = np.array([1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128]) / 256
 BINS = len(EDGES)
 BIN_OF = np.searchsorted(EDGES * 256, np.arange(129), side="right").clip(max=BINS - 1)
 BETAS = 5  # 1/2, 3/4, 1, 3/2, 2
@@ -28,8 +29,8 @@ DEVIATIONS = 48  # 2^-8 .. 2^3.75 in quarters of a doubling
 WIDEST = 8.0  # deviations above are coded without their lowest bits
 OUTSIDE = 2.0**-14  # least probability that k is beyond the table
 LEAST = 2.0**-18  # least probability of a k within
-LIMIT = 1 << 34  # of what is beyond the table, its sign included
-MOST_BITS = 28  # of the lowest that are plain
+LIMIT = 1 << 34  # bounds numbers beyond the table, their signs included
+MOST_BITS = 28  # lowest bits that are sent plain
 ROOTS = np.sqrt(np.sqrt(2.0 ** np.arange(4)))  # 2^(n/4)
 
 
@@ -45,7 +46,7 @@ def _exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return total
 
 
-GRID = 1.0 / 64  # of x over the deviation, in the tables of the distribution function
+GRID = 1.0 / 64  # step of x over the deviation, in the tables of the distribution function
 REACH = 40.0
 
 

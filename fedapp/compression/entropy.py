@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedapp.compression.cells import Cells, Integers, cell_of, chunks
 from fedapp.compression.payload import PayloadError, Reader, varint
 
-ANS_ALPHABET = 36**2  # of symbols that are groups of cells
+ANS_ALPHABET = 36**2  # symbols that are groups of cells
 BYTE = 256
 
 

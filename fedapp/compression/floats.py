@@ -142,7 +142,7 @@ class BFloat16(Compressor):
         return 2.0**-16
 
 
-EXPONENTS = 280  # of float32 numbers: 2^-149 to 2^127
+EXPONENTS = 280  # float32 numbers have 2^-149 to 2^127
 
 
 class Natural(Compressor):

@@ -19,7 +19,7 @@ from fedapp.randomness import Generator
 
 Matrix = NDArray[np.float64]
 LARGEST = np.finfo(np.float32).max
-NEGLIGIBLE = 1e-12  # of a column's length: what is left of it is rounding
+NEGLIGIBLE = 1e-12  # share of a column's length: what is left below it is rounding
 HALF = Float16()
 
 

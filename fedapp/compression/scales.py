@@ -142,10 +142,8 @@ class _Fit:
     def __init__(self, matrix: NDArray[np.float32], size: int) -> None:
         largest = matrix.max(initial=0)
         self.unit = float(largest) or 1.0
-        self.matrix, self.size = (
-            matrix / np.float32(self.unit),
-            size,
-        )  # sums neither over- nor underflow
+        self.matrix = matrix / np.float32(self.unit)  # sums neither over- nor underflow
+        self.size = size
         rows, columns = matrix.shape
         last = size - (rows - 1) * columns
         self.lengths = np.full(rows, columns, np.float64)

@@ -70,7 +70,7 @@ class Decoder:
     name: str
     embedded: dict[str, Callable[[], tuple[Table | None, Table | None]]]
     decode: Callable[[Table | None, Table | None, RunConfig, bool], tuple[Part, Part]]
-    check: Callable[[Part, Part, RunConfig], tuple[Part, Part]]  # of arrays that a user gives
+    check: Callable[[Part, Part, RunConfig], tuple[Part, Part]]  # checks arrays that a user gives
     facts: Callable[[Part, Part, RunConfig], Facts]
     settings: Callable[[RunConfig], tuple[object, ...]]
     per_token: bool = False  # there is a target for each token of an input

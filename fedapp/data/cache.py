@@ -43,7 +43,7 @@ class ImageData:
     test_labels: NDArray[np.int64]
     writers: NDArray[Any] | None
     num_classes: int
-    mean: list[float]  # of the training images, per channel
+    mean: list[float]  # the training images' mean, per channel
     std: list[float]
 
     @property

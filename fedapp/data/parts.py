@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedapp.errors import ConfigError
 
-TEST_SHARE = 0.1  # of a data set that has no test split
+TEST_SHARE = 0.1  # where a data set has no test split
 
 
 @dataclass(frozen=True)

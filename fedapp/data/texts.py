@@ -23,9 +23,9 @@ from fedapp.errors import ConfigError
 from fedapp.problems.keys import CharacterKeys, TextKeys
 
 WORD = re.compile(r"\w+(?:'\w+)*")
-SPEAKERS = 10  # of a play: those who say most are told apart
+SPEAKERS = 10  # only those who say most in a play have a class each
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))  # the number 0 is any other character
-_CODES = np.zeros(128, np.uint8)  # of ASCII; the last is not printable, so 0
+_CODES = np.zeros(128, np.uint8)  # ASCII only; the last is not printable, so 0
 _CODES[[ord(character) for character in ALPHABET]] = np.arange(1, len(ALPHABET) + 1)
 
 

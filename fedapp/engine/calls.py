@@ -115,9 +115,9 @@ class DirectCalls:
         self.address = str(directory / "calls")
         self._listener = Listener(self.address, "AF_UNIX", backlog=128)
         self._workers: dict[str, _Worker] = {}
-        self._names: dict[Any, str] = {}  # of actors
+        self._names: dict[Any, str] = {}  # actor -> its name
         self._numbers = count()
-        self._owners: dict[int, _Worker] = {}  # of calls that have not been asked for
+        self._owners: dict[int, _Worker] = {}  # call that nobody has asked for -> its worker
         self._results: dict[int, tuple[bool, Any]] = {}
 
     def add(self, actor: Any) -> None:

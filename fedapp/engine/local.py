@@ -18,9 +18,8 @@ class LocalGrid(Grid):
     """The part of Flower's `Grid` interface that has nothing to do with carrying messages."""
 
     shares_disk = True  # the nodes are on this machine
-    adds_up = (
-        False  # nodes may answer with sums; a grid that looks into answers finds updates there
-    )
+    # Nodes may answer with sums; a grid that looks into answers finds updates there.
+    adds_up = False
 
     def __init_subclass__(cls, **keys: Any) -> None:
         """Let no grid inherit that: it may look into answers where its base does not."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 REQUEST_EVERY = 0.1  # seconds between two requests for an answer, of whichever message
 SELDOM = 3.0  # seconds, Flower's own pace
-SLACK = 1 / 30  # of the time that a round has taken: a request may come that much later
+SLACK = 1 / 30  # share of the round's time so far by which a request may come later
 
 
 def pull_one_by_one(grid: "HttpGrid") -> None:

@@ -24,7 +24,7 @@ from fedapp.state import DirectoryStore
 from fedapp.tables import Value
 
 log = logging.getLogger("flwr")
-MOST = 0.9  # of its share of what waits is a worker's next part
+MOST = 0.9  # a worker's next part, over its share of what waits
 
 
 @dataclass
@@ -38,7 +38,7 @@ class _Job:
     failures: dict[int, str] = field(default_factory=dict)
     error: str = "no worker answered"
     in_flight: int = 0
-    sums: Sums | None = None  # of the parts so far
+    sums: Sums | None = None  # the sums over the parts so far
 
     def add_up(self, packed: wire.PackedSums | None) -> None:
         """Add the sums of a part, if it has some."""
@@ -240,7 +240,7 @@ class RayGrid(LocalGrid):
             content = put_together(layout, buffer, copy=local, but=wire.SUMS)
             job.add_up(wire.take_sums(content))
             job.parts.append(content)
-            # Of a job that was given up, others may have trained the clients since.
+            # Others may have trained the clients since the job was given up.
             if stateful and known:
                 self._home |= dict.fromkeys(part.clients, part.index)
         self._deal()

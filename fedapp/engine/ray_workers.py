@@ -225,7 +225,7 @@ class RayWorkers:
             # Some systems have no such sockets, and paths may be too long for them.
             with contextlib.suppress(OSError, ValueError):
                 self.calls = DirectCalls(self._directory)
-        # Of two threads, one listens to the driver's socket.
+        # One of two threads listens to the driver's socket.
         threads = 2 if isinstance(self.calls, DirectCalls) else 1
         self._remote = ray.remote(Worker).options(
             num_cpus=1,

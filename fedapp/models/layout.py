@@ -43,9 +43,8 @@ class Layout:
     model: str = ""
     # Slices of the buffers, which are not part of the vector:
     variances: tuple[tuple[int, int], ...] = ()
-    has_levels: bool = (
-        False  # methods may look into the network: at its representation, head and levels
-    )
+    # Methods may look into the network: at its representation, head and levels.
+    has_levels: bool = False
     # Length of a row of each tensor, as a matrix with a row for every output; (): each tensor is one row.
     columns: tuple[int, ...] = ()
 

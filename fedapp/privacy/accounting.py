@@ -24,9 +24,9 @@ from fedapp.errors import ConfigError
 Numbers = NDArray[np.float64]
 # Rényi orders for samples. Any choice gives a bound; Flower's own, of more orders, takes seven times as long.
 ORDERS = (*map(float, range(2, 33)), 40.0, 48.0, 64.0)
-CELLS = 2000  # of the grid on which one release's positive privacy losses lie
+CELLS = 2000  # cells of the grid on which one release's positive privacy losses lie
 IMPOSSIBLE = 1e-20  # probability of larger losses, which count as infinite ones
-ROUNDING = 1e-12  # of delta: what Fourier transforms may be off by
+ROUNDING = 1e-12  # share of delta that Fourier transforms may be off by
 LEAST_DELTA = 1e-9  # below it, that would count
 # Multipliers for which sampling is accounted for: below, losses are in the thousands; above, all costs next to nothing.
 SAMPLED = (0.02, 1e6)

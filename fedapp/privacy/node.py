@@ -15,9 +15,8 @@ from fedapp.refusals import Reason, Refusal
 from fedapp.state import NO_DIGEST
 from fedapp.wire import Update
 
-if (
-    TYPE_CHECKING
-):  # the registry imports the strategies, and those import this package; torch takes seconds
+# The registry imports the strategies, and those import this package; torch takes seconds.
+if TYPE_CHECKING:
     from torch import Tensor
 
     from fedapp.algorithm import Algorithm

@@ -39,9 +39,8 @@ class ArrayProblem(Problem):
         self.config = config
         self.data: ArrayData
         self.partition: Partition | None = None  # None: there is nothing to train on
-        self.held_out: Partition | None = (
-            None  # of the test samples; None: they are not the clients'
-        )
+        # The test samples' owners; None: they are not the clients'.
+        self.held_out: Partition | None = None
         self.validation = np.zeros(0, np.int64)  # the training samples that nobody trains on
         if shard and shard.data_dir:
             self.data = load_array_shard(shard, config, self.decoder)

@@ -234,7 +234,7 @@ CHARACTERS = Kind(
     is_network=True,
     data=_loads("characters:Characters"),
 )
-INFERRED = Kind(  # of a user's data set, which decides what is trained
+INFERRED = Kind(  # a user's data set decides what is trained
     name="dataset",
     make=_make_inferred,
     outline=_outline_made,

@@ -31,7 +31,7 @@ from fedapp.randomness import Generator, generator, torch_seed
 from fedapp.threads import in_shares
 
 EVALUATION_BATCH = 1000  # samples at a time
-# Of our own networks on the CPU: batches that fit into caches, several at a time, which take no more memory.
+# Our networks on the CPU: batches that fit into caches, several at a time, which need no more memory.
 SMALL_BATCH, AT_ONCE = 125, 8
 NOTHING = nullcontext()
 Tensors = tuple[Tensor, ...]

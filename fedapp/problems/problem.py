@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedapp.data import Facts
 
 Batch = tuple[Tensor, ...]  # the rows of a few samples, one tensor for each array of `Data`
-Loss = Callable[[Any, Batch], Tensor]  # of a network, and a batch of inputs and targets
+Loss = Callable[[Any, Batch], Tensor]  # takes a network, and a batch of inputs and targets
 Indices = NDArray[np.int64]
 
 

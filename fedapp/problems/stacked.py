@@ -244,7 +244,7 @@ class StackedNetwork:
                 activity.relu_()
         losses, slopes = self.loss(activity, targets.view_as(weights))
         slopes = _aligned(slopes * weights.unsqueeze(2))
-        pieces: list[Tensor] = []  # of the gradient, as they lie in the vector
+        pieces: list[Tensor] = []  # the gradient's pieces, as they lie in the vector
         for activity, W in reversed(inner):
             pieces[:0] = [_product(slopes.transpose(1, 2), activity).flatten(1), slopes.sum(1)]
             if activity is not inner[0][0]:

@@ -12,9 +12,9 @@ from fedapp.report.runs import Run, best_per, in_settings, judged_by, setting_of
 class Choice:
     """The settings that `--per` chose, and what each was chosen from."""
 
-    runs: list[Run]  # of the chosen settings
+    runs: list[Run]  # the runs with the chosen settings
     everything: Sequence[Run]
-    keys: tuple[str, ...]  # of --per
+    keys: tuple[str, ...]  # those that --per names
     judge: str  # the metric that decided
 
     def rivals(self, run: Run) -> list[list[Run]]:

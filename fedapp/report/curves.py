@@ -28,7 +28,7 @@ from fedapp.report.pictures import FONT_SIZE, paper_style, plain, save_picture
 from fedapp.report.runs import Group, Run, in_groups, short_names
 from fedapp.report.units import familiar_unit, in_unit
 
-LARGEST = 1e150  # of what is drawn
+LARGEST = 1e150  # the largest number that is drawn
 MANY = 12  # points, above which only some have a marker
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks
 
@@ -63,7 +63,7 @@ class _Line:
 
     label: str
     at: NDArray[np.float64]
-    heights: NDArray[np.float64]  # of each run
+    heights: NDArray[np.float64]  # each run's
     look: int  # which colour, dashes and marker
 
     @property

@@ -48,7 +48,7 @@ def draw_grid(
         cells.setdefault(place, []).append(run)
     values = np.full((len(rows), len(columns)), np.nan)
     judge, judged = judged_by(runs, value), np.full_like(values, np.nan)
-    states: dict[tuple[int, int], str] = {}  # of the cells that hold other than complete runs
+    states: dict[tuple[int, int], str] = {}  # cell without complete runs -> what it holds
     notes: list[str] = []
     for place, members in cells.items():
         _check_alike(members, x, y)

@@ -20,7 +20,7 @@ from fedapp.report.runs import Run, in_groups, validated_by, with_equal_keys
 from fedapp.report.script import WEB, bundle
 
 SPENT = ("round", "uplink_bytes", "downlink_bytes", TOTAL, "simulated_seconds", "wall_seconds")
-LARGEST = 1e300  # of what is drawn: the page adds up, and its axes leave some room
+LARGEST = 1e300  # the largest number drawn: the page adds up, and its axes leave some room
 
 
 def write_report(

@@ -112,9 +112,7 @@ class WatchedRun:
                 self._seen, self.written = seen, status.st_mtime
             elif not self.ended:
                 self.status = status_of(self.directory, self.config, self.rounds)
-        except (
-            FileNotFoundError
-        ):  # it was removed, perhaps to start again, or it is not complete yet
+        except FileNotFoundError:  # removed, perhaps to start again, or not complete yet
             return
         self.ended = closed or self.status.state in (State.COMPLETE, State.DIVERGED)
 

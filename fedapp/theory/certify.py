@@ -26,8 +26,8 @@ from fedapp.theory.hypotheses import HYPOTHESES, NAMES, Hypotheses, Setting, lar
 
 CLIENTS = 8  # whose gradients are sampled
 STEEP_CLIENTS = 4  # whose Hessians are
-ITERATIONS = 12  # of the power method
-BATCHES = 8  # of each client
+ITERATIONS = 12  # steps of the power method
+BATCHES = 8  # batches that each client measures
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Constants:
     mu_is: str
     noise_is: str
     spread_is: str
-    measured_q: float  # of the mean gradient at the start
+    measured_q: float  # measured on the mean gradient at the start
     notes: list[str]
 
 

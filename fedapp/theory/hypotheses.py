@@ -31,7 +31,7 @@ class Setting:
     beta1: float = 0.0  # server momentum: GradMA's beta_1, FedBCGD's lambda
     c: float = 0.0  # gain of FedCET's exchange; 0: nine tenths of its bound
     blocks: int = 1
-    # of FedPAQ's theorem 1, whose step size falls as 1/(k tau + 1)
+    # whether the step size falls as 1/(k tau + 1), as in FedPAQ's theorem 1
     inverse: bool = False
 
     @property

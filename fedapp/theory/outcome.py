@@ -21,7 +21,7 @@ class Finding:
     predicted: str
     observed: str
     holds: bool
-    scope: str = ""  # of the hypotheses; "": that of its theorem
+    scope: str = ""  # within or beyond the hypotheses; "": as its theorem
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class Played:
     after: Values
     visits: dict[int, Visit]
     strategy: FederatedStrategy[Any]
-    states: dict[int, dict[str, Tensor]]  # of the clients, after the round
+    states: dict[int, dict[str, Tensor]]  # the clients' states after the round
 
 
 def play(config: RunConfig) -> Iterator[Played]:

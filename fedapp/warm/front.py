@@ -27,9 +27,8 @@ from fedapp.warm import channel
 log = logging.getLogger("flwr")
 KEY = "warm-worker"  # in a node's config; false: every message is served by a new process
 PROGRAM = "flwr-clientapp"
-INSTALLS = (
-    "--allow-runtime-dependency-installation"  # into a directory that is deleted with the process
-)
+# Into a directory that is deleted with the process.
+INSTALLS = "--allow-runtime-dependency-installation"
 BUSY_AFTER = 2.0  # seconds in which an idle worker says that it is ready
 START_LIMIT = 300.0  # seconds in which a new one does
 # Modules come from where they come from here: sys.path has the app's directory, which Flower names by its digest.

@@ -27,8 +27,8 @@ from fedapp.wire.frozen import frozen_arrays_of, frozen_digest_of, frozen_head
 from fedapp.wire.reply import claimed_refusal, error_refusals
 
 METRIC, FINETUNED = "metric.", "finetuned."  # before a metric's name
-MOST_METRICS = 32  # of one client; one that sends more has failed
-LARGEST = 1e18  # of a metric: sums over clients stay finite
+MOST_METRICS = 32  # one client's; a client that sends more has failed
+LARGEST = 1e18  # a metric's bound: sums over clients stay finite
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 
 

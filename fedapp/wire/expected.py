@@ -19,7 +19,7 @@ class Compressed:
 
     compressor: Compressor
     size: int
-    dtype: np.dtype[Any]  # of the vector
+    dtype: np.dtype[Any]  # the vector's
 
 
 Spec = Mapping[str, tuple[np.dtype[Any], Shape] | Compressed]

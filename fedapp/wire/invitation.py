@@ -42,7 +42,7 @@ class Invitation:
     model: str = ""  # digest of the vectors in `shared` that are on a grid; see `downlink.py`
     base: str = ""  # digest of what they are differences to; empty: of nothing
     sums: tuple[str, ...] = ()  # that the node is to answer with instead of single updates
-    dtype: str = "float32"  # of the vectors in them
+    dtype: str = "float32"  # the type of the vectors in them
 
 
 def pack_invitation(invitation: Invitation, shared: ArrayRecord) -> RecordDict:

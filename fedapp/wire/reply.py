@@ -18,12 +18,8 @@ from fedapp.wire.overhead import config_bytes, content_overhead, metrics_bytes
 CLAIMS = (Reason.FAILED, Reason.NOT_FINITE, Reason.LACKS_FROZEN, Reason.LACKS_MODEL)
 # Reasons that a node may give for its own clients. The others are the server's to find.
 CLAIMABLE = {reason.name: reason for reason in CLAIMS}
-WHOLE = (
-    "num-examples",
-    "steps",
-    "state-lost",
-    "state-digest",
-)  # metrics of an update, beside its training loss
+# The metrics of an update, beside its training loss.
+WHOLE = ("num-examples", "steps", "state-lost", "state-digest")
 NMSE = "uplink-nmse"  # a metric of updates that are compressed
 # Metrics of an update that its node has added up with others: what it would have sent, and how long its vectors are
 SIZES = ("uplink-bytes", "uplink-overhead")
@@ -44,13 +40,13 @@ class Update:
     steps: int
     train_loss: float
     state_lost: bool = False
-    state_digest: int = 0  # of the state that this update left on disk; 0: unknown
-    uplink_nmse: float | None = None  # of its compression; None: not told
+    state_digest: int = 0  # digest of the state that this update left on disk; 0: unknown
+    uplink_nmse: float | None = None  # what its compression lost; None: unknown
     # On the node that trained it:
     decoded: Arrays = field(default_factory=dict)  # what the server makes of compressed arrays
     places: tuple[slice, ...] = ()  # where in the model its vectors belong; empty: all of it
     # On the server, if the node has added it up with others, and it has no arrays:
-    lengths: Mapping[str, float] = field(default_factory=dict)  # of its vectors
+    lengths: Mapping[str, float] = field(default_factory=dict)  # its vectors' lengths
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return an array by name."""

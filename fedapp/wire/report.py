@@ -29,7 +29,7 @@ class Report:
     """What a node answers."""
 
     clients: Sequence[int]
-    samples: int | None = None  # of all its clients; None: it does not say
+    samples: int | None = None  # all its clients' together; None: it does not say
     own_data: bool = False
     problem: str = ""  # why it cannot train
     lacks_frozen: bool = False  # it needs the parameters that are not trained

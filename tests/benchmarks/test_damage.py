@@ -185,7 +185,7 @@ def test_damaged_states_restart_together_if_that_is_asked_for(
     keys = killed(tmp_path / "one", **{"clients-per-round": 5, "num-rounds": 9})
     whole = run(tmp_path / "whole", keys)
     newest = sorted((tmp_path / "one" / "states").glob("*/2/*"), key=lambda p: int(p.stem))
-    newest[-2].write_bytes(b"")  # of the newest checkpoint; the older one is intact
+    newest[-2].write_bytes(b"")  # the newest checkpoint's; the older one is intact
     model = run(tmp_path / "one", keys | {"resume": True, "on-lost-state": "reset"})
     assert model["x"].tobytes() == whole["x"].tobytes()
     killed(tmp_path / "all", **{"clients-per-round": 5, "num-rounds": 9})

@@ -21,7 +21,7 @@ QUADRATIC: dict[str, Value] = {
     "dataset": "quadratic", "quadratic__dim": 2000, "num_clients": 2, "clients_per_round": 2,
     "local_steps": 1, "lr": 0.05, "num_rounds": 2,
 }  # fmt: skip
-HEADER = 128  # of an array, as NumPy writes it
+HEADER = 128  # an array's header, as NumPy writes it
 
 
 def error(compressor: Compressor, limit: int) -> float:

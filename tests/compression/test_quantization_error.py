@@ -29,7 +29,7 @@ def worst_bias(draw: Draw, v: Vector, repeats: int) -> float:
     error = np.abs(seen.mean(axis=0) - exact @ looks)
     deviation = seen.std(axis=0, ddof=1)
     step = 2 * deviation[: v.size].max()  # a level hardly ever reached may be missing altogether
-    rounding = 1e-7 * (np.abs(exact) @ np.abs(looks))  # of what is decoded, to float32
+    rounding = 1e-7 * (np.abs(exact) @ np.abs(looks))  # decoded numbers are rounded to float32
     return float((error / (deviation / math.sqrt(repeats) + step / repeats + rounding)).max())
 
 

@@ -81,7 +81,7 @@ def test_float16_keeps_what_eleven_bits_can_hold() -> None:
 def test_topk_keeps_the_k_largest_unchanged(v: Vector, ratio: float) -> None:
     out = through(make_compressor("topk", ratio=ratio), v)
     k = min(v.size, math.ceil(ratio * v.size))
-    largest = np.argsort(-np.abs(v), kind="stable")[:k]  # of equals the first
+    largest = np.argsort(-np.abs(v), kind="stable")[:k]  # the first of equal ones
     expected = np.zeros_like(v)
     expected[largest] = v[largest]
     assert same_bits(out, expected)

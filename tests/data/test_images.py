@@ -212,9 +212,8 @@ def test_a_node_s_own_data_are_read_in_the_same_way(
     with pytest.raises(ConfigError, match=r"row 1 of \S+ has -1 in its column label"):
         node_data(tmp_path / "label", [encoded(Image.fromarray(GREY))] * 2, [0, -1])
     assert "on the same scale" not in caplog.text
-    faint = encoded(
-        Image.fromarray(DEEP // 64)
-    )  # 10 bits of 16, where the run's images have 8 of 8
+    # 10 bits of 16, where the run's images have 8 of 8.
+    faint = encoded(Image.fromarray(DEEP // 64))
     node_data(tmp_path / "faint", [faint] * 2, [0, 1])
     assert "check that they are on the same scale" in caplog.text
 

@@ -261,7 +261,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
     address = f"127.0.0.1:{free_port()}"
     place = ["--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--block"]
     head = ["--head", "--port", address.split(":")[1], "--include-dashboard", "false"]
-    # Of its own, because Ray notes the latest cluster there, and short, because of its sockets.
+    # A separate directory, because Ray notes the latest cluster there, and a short one, because of its sockets.
     temporary = tempfile.mkdtemp(prefix="ray-")
     nodes: list[subprocess.Popen[bytes]] = []
 

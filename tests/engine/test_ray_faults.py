@@ -89,7 +89,7 @@ class Listening(RayGrid):
     adds_up = True
     failed: dict[int, set[int]]
     place: Path
-    pids: list[int] | None = None  # of the workers, if one is to be killed
+    pids: list[int] | None = None  # the workers' ids, if one is to be killed
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)

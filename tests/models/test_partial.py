@@ -39,7 +39,7 @@ KEYS: dict[str, Value] = {
 TRAINABLE: dict[str, Value] = {"trainable": r"blocks\.1|head"}
 LORA: dict[str, Value] = {"lora__rank": 2}
 BATCHES: dict[str, Value] = {"model": "resnet20", "trainable": "head", "local_steps": 1}
-SIZE = 12 * 6 + 6 + 70  # of what TRAINABLE chooses
+SIZE = 12 * 6 + 6 + 70  # the parameters that TRAINABLE chooses
 
 
 def problem_of(**keys: Value) -> Any:

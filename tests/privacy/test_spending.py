@@ -73,9 +73,8 @@ def test_nobody_is_drawn_in_place_of_a_client_that_fails(
     directory = run_inline(**KEYS | {"clients_per_round": 2, "num_rounds": 40})
     rounds = read_rounds(directory)
     took_part = sum(r["clients"] for r in rounds)
-    assert (
-        2 <= took_part <= 20
-    )  # of 8 clients 2 are drawn: 10 times is usual, 40 if somebody must be there
+    # 2 of 8 clients are drawn: 10 times is usual, 40 if somebody must be there.
+    assert 2 <= took_part <= 20
     assert {r["clients"] + r["failures"] for r in rounds} == {2}
     assert json.loads((directory / "privacy.json").read_text())["releases"] == {"server": 40}
     with pytest.raises(ConfigError, match="set min-clients = 1"):

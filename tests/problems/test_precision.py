@@ -14,7 +14,7 @@ from fedapp.tables import Value
 from tests.conftest import RunInline, read_rounds
 from tests.support.runs import assert_same
 
-ROUNDOFF = 2.0**-8  # of bf16
+ROUNDOFF = 2.0**-8  # bf16's
 SMALL: dict[str, Value] = {"num_clients": 4, "clients_per_round": 3, "num_rounds": 2}
 
 

@@ -21,7 +21,7 @@ from fedapp.problems.stacked import Answer, Asked, padded_size, serve, stack
 from fedapp.tables import Value
 from fedapp.threads import one_thread
 
-TOLERANCE = {"float32": 1e-4, "float64": 1e-12}  # of the largest number of a gradient
+TOLERANCE = {"float32": 1e-4, "float64": 1e-12}  # relative to the largest number of a gradient
 
 
 class Clouds(Problem):

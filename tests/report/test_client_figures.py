@@ -42,7 +42,7 @@ def test_every_view_shows_them(
     assert f"| {last['client_accuracy_mean']:.4f} |" in capsys.readouterr().out
     assert command("table", str(evaluated), "--metric", "client_loss_worst10") == 0
     losses = [r["client_loss_worst10"] for r in read_rounds(evaluated) if r["round"] % 2 == 0]
-    assert f"| {min(losses):.4g} |" in capsys.readouterr().out  # of losses, the best is the least
+    assert f"| {min(losses):.4g} |" in capsys.readouterr().out  # the best loss is the smallest one
 
     picture = tmp_path / "curves.svg"
     assert command("plot", str(evaluated), "-o", str(picture)) == 0

@@ -9,7 +9,7 @@ from fedapp.report.script import WEB, bundle
 DECLARED = re.compile(r"^(?:export )?(?:const|let|class|function) (\w+)", re.MULTILINE)
 
 
-ENTRIES = {"page.js", "live.js"}  # of the page as a file, and of the one that is served
+ENTRIES = {"page.js", "live.js"}  # for the page as a file, and for the one that is served
 
 
 @pytest.mark.parametrize("entry", sorted(ENTRIES))

@@ -44,10 +44,8 @@ def cohorts_of(text: str) -> list[list[int]]:
         ("0,1 2 0 1 3", [0, 1, 3]),  # 2 has the smallest count
         ("0,1 2 3", [1, 2, 3]),  # a tie: the oldest goes
         ("0,1 2 0,3", [0, 2, 3]),  # the oldest of the smallest that is not in the round itself
-        (
-            "0,1 2 1,2 3,4",
-            [2, 3, 4],
-        ),  # two at once: 0 has the smallest count, then 1 is older than 2
+        # Two at once: 0 has the smallest count, then 1 is older than 2.
+        ("0,1 2 1,2 3,4", [2, 3, 4]),
         ("0,1 2 1,2 3 0", [1, 2, 0]),  # evicted, it comes back with a count of 1, and 3 is older
         ("0,1 2 3 0 3 4", [3, 0, 4]),  # after an eviction the count begins anew
     ],

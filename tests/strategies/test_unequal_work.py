@@ -263,9 +263,8 @@ PROXIMAL = {"fedprox", "fedproxm"}
 
 def test_every_algorithm_has_a_limit(ends: dict[str, Any]) -> None:
     refused = {"fedcet", "qsgd", "diana", "vrdiana"}
-    networks = {
-        a.name for a in ALGORITHMS.values() if a.needs.network
-    }  # as fedavg: test_contrast.py
+    # Networks' own algorithms are compared with FedAvg in test_contrast.py.
+    networks = {a.name for a in ALGORITHMS.values() if a.needs.network}
     assert set(ends) == set(ALGORITHMS) - refused - networks
 
 
@@ -374,9 +373,8 @@ def test_the_documented_table_is_what_the_pseudocode_gives(
     rows = re.findall(r"^\| ([a-z, -]+) \| .* \| ([0-9.e-]+) \|$", section, re.M)
     named = {name: float(slope) for names, slope in rows for name in names.split(", ")}
     found = {name: clients.slope(np.asarray(models[-1])) for name, models in ends.items()}
-    found["fedbcgd"] = float(
-        np.mean([clients.slope(x) for x in ends["fedbcgd"]])
-    )  # it does not stop
+    # FedBCGD does not stop at a point.
+    found["fedbcgd"] = float(np.mean([clients.slope(x) for x in ends["fedbcgd"]]))
     assert set(named) == set(found)
     for name, slope in found.items():
         assert named[name] == pytest.approx(0 if slope < EXACT else slope, rel=0.06), name

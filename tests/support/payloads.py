@@ -10,7 +10,7 @@ from fedapp.compression.integers import ANS, HUFFMAN
 from fedapp.compression.payload import OVERHEAD, varint
 from tests.support.vectors import Vector, generator
 
-SIZE = 40  # of the vectors whose payloads are damaged
+SIZE = 40  # the length of the vectors whose payloads are damaged
 
 
 HUGE = [varint(n) for n in (127, 128, 2**16, 2**31, 2**32, 2**62, 2**63 - 1)] + [b"\xff" * 12]

@@ -13,7 +13,7 @@ from fedapp.tables import Value
 from tests.conftest import kebab
 
 HOSTILE = "</script><img src=x onerror=hacked=1>{{script}}<!--"
-ROUNDS = 20  # of the runs that `write_three` writes
+ROUNDS = 20  # in each run that `write_three` writes
 
 
 def write_run(

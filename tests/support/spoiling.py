@@ -21,9 +21,8 @@ class Attack:
     replies: list[Message]
     data: st.DataObject
     refused: set[int] = field(default_factory=set)  # clients that must fail
-    touched: set[int] = field(
-        default_factory=set
-    )  # those that may fail, or count as what they sent
+    # Clients that may fail, or count as what they sent.
+    touched: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.unspoilt = list(self.replies)

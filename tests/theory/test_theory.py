@@ -50,9 +50,9 @@ def grouped_by_theorem(cases: Iterable[Sequence[Any]]) -> list[Any]:
     return [pytest.param(*case, marks=pytest.mark.xdist_group(case[0])) for case in cases]
 
 
-# Of FedCET's second theorem: the base, and one other step size, noise and number of steps.
+# FedCET's second theorem: the base, and one other step size, noise and number of steps.
 FEDCET_2 = ("alpha-0.1-seed-0", "alpha-0.4-seed-0", "sigma-0.25-seed-0", "tau-8-seed-0")
-# Of FedPAQ's first theorem: how many rounds each needs, so that enough of them come after k_0.
+# FedPAQ's first theorem: how many rounds each needs, so that enough of them come after k_0.
 FEDPAQ_1 = {"s-2": 250, "s-8": 150, "no-quantizer": 150, "r-4": 300, "r-2": 500, "tau-1": 300}
 
 

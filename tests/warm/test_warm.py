@@ -158,9 +158,8 @@ def test_a_run_has_one_worker_which_gives_the_same_bits_and_ends_with_its_node(
     assert (place.stat().st_mode & 0o777, owner.sockets.stat().st_mode & 0o777) == (0o600, 0o700)
     owner.assert_serves(1, first, warm=True)
     empty, raised = _without_content(first)
-    assert (
-        owner.serve(2, empty, first.context)["raised"] == raised
-    )  # by the process, as without a worker
+    # By the process, as without a worker.
+    assert owner.serve(2, empty, first.context)["raised"] == raised
     owner.assert_serves(3, second, warm=True)  # and the worker goes on
     assert owner.workers() == [known]
     os.kill(known, signal.SIGKILL)  # its socket stays behind

@@ -57,9 +57,8 @@ def test_spoilt_answers_cost_their_clients_alone(
 @pytest.mark.parametrize("way", ATTACKS, ids=lambda way: way.__name__)
 @settings(FUZZED, max_examples=10)
 @given(st.data(), st.sampled_from(["fedavg", "fedpaq qsgd"]))
-def test_each_attack(
-    way: Callable[[Attack], None], data: st.DataObject, case: str
-) -> None:  # each of them runs, whatever chance chooses above
+def test_each_attack(way: Callable[[Attack], None], data: st.DataObject, case: str) -> None:
+    # Each of them runs, whatever chance chooses above.
     attack = Attack(played(case).replies(), data)
     way(attack)
     check(case, attack)

@@ -46,17 +46,15 @@ Sizes = NDArray[np.int64]
 SIZES = 24  # levels of size, of numbers below 4096
 NEIGHBOURS = 14  # levels of the neighbours' size
 UNARY = 16  # a magnitude from here on ends with plain bits
-MOST_BITS = 24  # of these; a payload with more is hostile
+MOST_BITS = 24  # plain bits; a payload with more is hostile
 LARGEST_LEVEL = 1 << 23  # that is sent
 HOSTILE = -1  # instead of how many words were read
 FULL = -2  # instead of how many words were written: there is not enough room
 BLOCK = 8  # numbers of a row that may be said to be 0 together
 LIKELY = 7 << 13  # chance of another number than 0 in a block from which on that is not asked
-PLACING, DENSE = (
-    5.5,
-    3.0 / ONE,
-)  # about the bits that a number other than 0 in a block takes, and fewer by its chance
-FIRST_MEAN = 1 << 11  # of a column of which nothing is known: 1/2
+# About the bits that a number other than 0 takes in a block, and how its chance makes them fewer.
+PLACING, DENSE = 5.5, 3.0 / ONE
+FIRST_MEAN = 1 << 11  # a column of which nothing is known: 1/2
 COUNTED = 255  # a larger magnitude counts as this in means
 SURE = 600  # a 0 with a lower chance of being otherwise is coded by one chance alone, which is fast
 SIGNS = SIZES * SIZES
@@ -71,9 +69,8 @@ def _levels() -> NDArray[np.uint8]:
 
 LEVEL = _levels()  # 0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, ...
 AROUND = np.minimum(LEVEL[:97], NEIGHBOURS - 1).astype(np.int64)
-BITS = -np.log2((np.arange(1024) + 0.5) / 1024).astype(
-    np.float32
-)  # of a bit, by the upper ten bits of its chance
+# A bit's length, by the upper ten bits of its chance.
+BITS = -np.log2((np.arange(1024) + 0.5) / 1024).astype(np.float32)
 
 
 @compiled
@@ -123,7 +120,7 @@ def _coder(decode: bool) -> Callable[..., int]:
         v: NDArray[np.float32],  # to encode, in steps; empty to decode
         price: float,
         levels: Levels,  # zeros, which the whole numbers replace
-        sizes: Sizes,  # of the tensors
+        sizes: Sizes,  # the tensors' sizes
         columns: Sizes,  # lengths of their rows
         words: Words,
     ) -> Int:

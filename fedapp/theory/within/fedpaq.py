@@ -17,7 +17,7 @@ from fedapp.theory.outcome import Finding, Outcome, Theorem
 from fedapp.theory.played import Played, quadratic_of
 from fedapp.theory.within.trails import Look, Trail, admissible, below, mean_trail, points_of
 
-TOLERANCE = 0.1  # of an equality between means over rounds
+TOLERANCE = 0.1  # relative, for an equality between means over rounds
 
 
 def terms(config: RunConfig) -> Look:

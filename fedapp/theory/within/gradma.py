@@ -23,9 +23,8 @@ from fedapp.theory.within.trails import Look, admissible, below, follow, running
 def local_models(visit: Visit, last: Values, steps: int) -> Values:
     """Return y_0, ..., y_I. A step asks for gradients at y, at x, and at the model before, if they are not known."""
     asked = [1] + [2] * (steps > 1) + [3] * (steps - 2)
-    asked[0] += len(visit.points) - sum(
-        asked
-    )  # the model before the first step, if the client has one
+    # The model before the first step, if the client has one.
+    asked[0] += len(visit.points) - sum(asked)
     starts = np.cumsum([0, *asked[:-1]])
     return np.array([visit.points[place] for place in starts] + [last])
 

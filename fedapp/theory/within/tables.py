@@ -16,7 +16,7 @@ from fedapp.theory.hypotheses import Setting
 from fedapp.theory.outcome import BEYOND, Finding, Outcome, Theorem
 from fedapp.theory.played import play, quadratic_of
 
-ACCURACY = 1e-6  # of f - f*, relative to its start
+ACCURACY = 1e-6  # f - f*, relative to its start
 SNAPSHOTS = 4.0  # 1/p of VR-DIANA
 
 
