@@ -76,8 +76,8 @@ class Downlink:
     def arrived(self, clients: Iterable[int]) -> None:
         """Note which clients sent an update, and so hold what they were sent."""
 
-    def delivered(self, vectors: Arrays) -> Arrays:
-        """Return vectors for a round's clients as they are sent."""
+    def delivered(self, vectors: Arrays, unit: float = 1.0) -> Arrays:
+        """Return vectors for a round's clients as they are sent; clients use them over `unit`."""
         return vectors
 
     def reset(self) -> None:
@@ -115,6 +115,7 @@ class GridDownlink(Downlink):
         self._models: dict[int, Model] = {}  # round -> what was broadcast
         self._held = TalliedNumbers()  # client -> round of the model that it received last
         self._errors: Arrays = {}  # what is still to be added to a vector that is delivered
+        self._unit = 0.0  # that clients use those over; 0: none yet
         # Known to this process only: a node that the server does not know holds nothing.
         self._remembers = True
         self._on_node: dict[int, int] = {}  # node -> round of the model that it holds
@@ -217,9 +218,12 @@ class GridDownlink(Downlink):
 
     # What is delivered.
 
-    def delivered(self, vectors: Arrays) -> Arrays:
-        """Round vectors, and add to each what rounding took off the one before it."""
+    def delivered(self, vectors: Arrays, unit: float = 1.0) -> Arrays:
+        """Round vectors, and add to each what rounding took off the one before it, as much of it over `unit`."""
         sent: Arrays = {}
+        if self._unit not in (0, unit):
+            self._errors = {name: e * (unit / self._unit) for name, e in self._errors.items()}
+        self._unit = unit
         for name, vector in vectors.items():
             if not self._is_stream(vector):
                 sent[name] = vector
@@ -275,6 +279,7 @@ class GridDownlink(Downlink):
                 arrays[f"model.{round_}.{name}"] = on_grid.vector
                 number = OFF_GRID if on_grid.exponent is None else on_grid.exponent
                 arrays[f"exponent.{round_}.{name}"] = np.array([number], np.int64)
+        arrays["unit"] = np.array([self._unit])
         return arrays | {f"error.{name}": error for name, error in self._errors.items()}
 
     def restore(self, saved: Arrays) -> None:
@@ -282,6 +287,7 @@ class GridDownlink(Downlink):
         self._round = int(saved["round"][0])
         self._held = TalliedNumbers(*saved["held"].reshape(-1, 2).T)
         self._models, self._errors, self._on_node, self._digests = {}, {}, {}, {}
+        self._unit = float(saved["unit"][0]) if "unit" in saved else 0.0  # older checkpoints
         for key, array in saved.items():
             kind, _, rest = key.partition(".")
             if kind == "error":

@@ -215,9 +215,12 @@ class FederatedStrategy(Strategy, Generic[AnyOptions]):
         weighted = self.config.weighting == "examples"
         return aggregation.Sums(self.sums_needed(), self.x.size, weighted)
 
-    def deliver(self, **vectors: NDArray[Any]) -> None:
-        """Send vectors to this round's clients, each with its next invitation."""
-        self.delivered = self.downlink.delivered(vectors)
+    def deliver(self, unit: float = 1.0, /, **vectors: NDArray[Any]) -> None:
+        """Send vectors to this round's clients, each with its next invitation.
+
+        `unit`: what the clients divide them by, such as the step size of the round that they are of.
+        """
+        self.delivered = self.downlink.delivered(vectors, unit)
         self.ledger.deliver(self.delivered)
 
     # Flower's part.

@@ -134,7 +134,8 @@ class FedGATE(Gate):
         """Step along u, which the clients need to track it."""
         u = self.mean(updates, "u")
         self.x = self.x - self.server_lr * u
-        self.deliver(**self.tracked(updates, u, self.lr))
+        tracked = self.tracked(updates, u, self.lr)
+        self.deliver(self.lr if "u" in tracked else 1.0, **tracked)
 
 
 class FedCOMGATE(Gate):

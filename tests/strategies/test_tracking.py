@@ -83,6 +83,14 @@ def test_the_optimum_is_reached(keys: dict[str, Value]) -> None:
     assert distances(EXACT | keys)[-1] < 1e-6
 
 
+def test_the_grid_s_rounding_is_made_up_for_when_steps_shrink() -> None:
+    """What was taken off u is owed over the step size of its round, and paid over another."""
+    shrinking = EXACT | {"algorithm": "fedgate", "lr_schedule": "exponential", "lr_decay": 0.97}
+    *_, exact = distances(shrinking)
+    *_, on_grid = distances(shrinking | {"downlink": "grid"})
+    assert on_grid < 1.5 * exact  # 36 times as far if it is paid in the same units
+
+
 def distances(keys: dict[str, Value]) -> list[float]:
     """Run without files; return how far from the optimum each round ends."""
     config = parse_run_config(kebab(keys))

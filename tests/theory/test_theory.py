@@ -233,9 +233,9 @@ def forget_what_rounding_lost(patch: Patch) -> None:
     """What rounding takes off a vector that is delivered is not added to the next one."""
     delivered = GridDownlink.delivered
 
-    def forgetful(self: GridDownlink, vectors: Arrays) -> Arrays:
+    def forgetful(self: GridDownlink, vectors: Arrays, unit: float = 1.0) -> Arrays:
         self.reset()
-        return delivered(self, vectors)
+        return delivered(self, vectors, unit)
 
     patch.setattr(GridDownlink, "delivered", forgetful)
 
