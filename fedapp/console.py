@@ -11,6 +11,7 @@ from fedapp.config import RunConfig
 from fedapp.durations import human_time
 from fedapp.figures import FIGURES, Figure, human_bytes
 from fedapp.hosting import Hosting
+from fedapp.names import one_line
 from fedapp.observers import Observer
 from fedapp.problems import kind_of, subject
 from fedapp.rounds_file import Record
@@ -57,13 +58,13 @@ class RunConsole(Observer):
         """Say which run this is and where its results go."""
         c = self.config
         what = f", model {c.model}" if kind_of(c).uses_model else ""
-        self.console.print(
+        header = (
             f"Run {self.directory.name}: {c.algorithm} on {subject(c)}{what} "
             f"({self.num_parameters:,} parameters), {c.num_clients} clients, "
             f"{c.clients_per_round} a round, {c.num_rounds} rounds, seed {c.seed}"
         )
-        for text in (*self.notes, f"Results: {self.directory}"):
-            self.console.print(text)
+        for text in (header, *self.notes, f"Results: {self.directory}"):
+            self.console.print(one_line(text))
 
     def show_complete(self) -> None:
         """Say that there is nothing left to run."""
@@ -161,7 +162,7 @@ class RunConsole(Observer):
                 table.add_row(name, text)
         table.add_row("wall time", human_time(self.seconds))
         self.console.print(table)
-        self.console.print(f"Results: {self.directory}")
+        self.console.print(one_line(f"Results: {self.directory}"))
 
 
 def _clients(clients: Sequence[int]) -> str:

@@ -214,7 +214,7 @@ def run_command(
             runner.show_plan()
             return 0
     except KeyboardInterrupt as interrupt:
-        print(_how_to_continue(interrupt, runner, words), file=sys.stderr)
+        print(one_line(_how_to_continue(interrupt, runner, words)), file=sys.stderr)
         return 130
 
 

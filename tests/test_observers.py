@@ -236,6 +236,20 @@ def test_the_console_shows_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert summary["took part"] == "2 of 4 clients, once"
 
 
+def test_a_terminal_obeys_nothing_in_a_directory_s_name(capsys: pytest.CaptureFixture[str]) -> None:
+    directory = Path("results") / "\x1b]0;title\x07\x1b[31mrun"
+    attendance = Attendance(4)
+    attendance.took_part([0, 2])
+    console = RunConsole(config_of(), directory, 20, [f"In {directory}."], attendance)
+    console.on_start()
+    console.on_round(record(1, gap=0.25))
+    console.on_end(None)
+    shown = capsys.readouterr().out
+    assert shown.count("?]0;title??[31mrun") == 4  # header, note, results before and after
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+
+
 def test_the_console_of_a_run_without_rounds_has_no_summary(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

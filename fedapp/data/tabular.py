@@ -13,6 +13,7 @@ from fedapp.data.arrays import Decoder
 from fedapp.data.facts import Facts
 from fedapp.data.files import Table
 from fedapp.data.parts import Part, both_splits, num_classes_of
+from fedapp.data.samples import MOST_CLASSES
 from fedapp.errors import ConfigError
 
 
@@ -107,14 +108,20 @@ def _checked_numbers(train: Part, test: Part, config: RunConfig) -> tuple[Part, 
 def checked_classes(train: Part, test: Part, config: RunConfig) -> tuple[Part, Part]:
     """Return given samples whose targets are classes."""
     for part in (train, test):
-        whole = part.targets.dtype.kind in "iub" or (part.targets % 1 == 0).all()
-        if part.targets.ndim != 1 or not whole or part.targets.min(initial=0) < 0:
+        if not _are_classes(part.targets):
             raise ConfigError(
-                f"dataset = {config.dataset!r} has targets that are not classes: give whole numbers from 0, one for each "
-                "sample."
+                f"dataset = {config.dataset!r} has targets that are not classes: give whole numbers from 0 to at most "
+                f"{MOST_CLASSES - 1}, one for each sample."
             )
     first, second = (replace(p, targets=p.targets.astype(np.int64)) for p in (train, test))
     return first, second
+
+
+def _are_classes(targets: NDArray[Any]) -> bool:
+    if targets.ndim != 1 or targets.dtype.kind not in "iubf":
+        return False
+    whole = targets.dtype.kind != "f" or bool((targets % 1 == 0).all())
+    return whole and bool(((targets >= 0) & (targets < MOST_CLASSES)).all())
 
 
 def _facts(train: Part, test: Part, config: RunConfig) -> Facts:

@@ -54,6 +54,8 @@ SIGNS, SHARE = "tests.compression.outside.signs:ScaledSigns", "scaled-signs.shar
             },
             2,
         ),
+        # products of rows that are longer than those multiplied in float64
+        ({"algorithm": "gradma", "model": "mlp-200", "seed": 3}, 2),
     ],
 )
 def test_the_same_bits_as_inline(

@@ -14,6 +14,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from benchmarks.loaded import LOOP
 from fedapp import projection
 from fedapp.config import RunConfig
 from fedapp.problems import make_problem
@@ -104,11 +105,11 @@ def test_products_have_the_same_bits_in_threads_that_have_not_computed_yet(
 def test_all_algorithms_have_the_same_bits_under_load(tmp_path: Path) -> None:
     """Inline and on two Ray workers, with other numbers of threads, beside each other.
 
-    Five processes compute; where there are more cores than that, busy ones take the rest.
+    Beside them, two processes or more do nothing but keep the cores busy.
     """
     busy: list[subprocess.Popen[Any]] = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        for _ in range((os.cpu_count() or 1) - 3)
+        subprocess.Popen([sys.executable, "-c", LOOP])
+        for _ in range(max(2, (os.cpu_count() or 1) - 3))
     ]
     environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
 
@@ -132,5 +133,7 @@ def test_all_algorithms_have_the_same_bits_under_load(tmp_path: Path) -> None:
     assert [process.returncode for process in started] == [0, 0, 0]
     default, four, on_ray = (json.loads(text.strip().splitlines()[-1]) for text in shown)
     assert set(default) == set(configs())
+    assert default["gradma-again"] == default["gradma"]
+    assert default["gradma-s-again"] == default["gradma-s"]
     assert four == default
     assert on_ray == default
