@@ -98,7 +98,11 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
         other.value = not other.value
         yield other
     elif isinstance(other, ast.Constant) and isinstance(other.value, int | float):
-        other.value = other.value + 1 if isinstance(other.value, int) else other.value * 1.8
+        other.value = (
+            other.value + 1
+            if isinstance(other.value, int) or not other.value
+            else other.value * 1.8
+        )
         yield other
     elif isinstance(other, ast.UnaryOp) and isinstance(other.op, ast.USub | ast.Not):
         yield other.operand

@@ -75,7 +75,7 @@ def round_costs(
     nominal: int,
     sent: int,
     size: int,
-    down: int = 0,
+    down: int,
 ) -> dict[str, int | float]:
     """Return nominal bits and simulated seconds of a round.
 

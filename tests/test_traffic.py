@@ -136,6 +136,14 @@ def test_words_name_the_smallest_and_the_largest_upload_and_the_bytes_of_the_lar
     told = upload.in_words([pieces_of(10), pieces_of(20, 30), pieces_of(15)], "and no more")
     assert told.startswith("A client sends u (10 to 50 numbers, 200 B), and no more;")
     assert "(10 numbers, 40 B)" in upload.in_words([pieces_of(10)], "")
+    assert "buffers" not in told
+
+
+def test_words_name_each_vector_with_its_own_bytes_and_the_buffers() -> None:
+    single = np.dtype(np.float32)
+    upload = traffic.Upload(("u", "dc"), None, single, (single, (7,)))
+    told = upload.in_words([pieces_of(10)], "")
+    assert "u (10 numbers, 40 B), dc (10 numbers, 40 B), buffers (7 numbers, 28 B)" in told
 
 
 # By what is known of the distribution. Of r exponential variables with mean 1, the largest has mean 1 + 1/2 + ... + 1/r.
