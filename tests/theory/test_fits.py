@@ -40,6 +40,7 @@ def test_fits_say_how_good_they_are() -> None:
 def test_fits_need_six_values() -> None:
     assert math.isnan(linear_rate(0.5 ** np.arange(5.0), 1e-9)[0])
     assert linear_rate(0.5 ** np.arange(6.0), 1e-9)[0] == pytest.approx(0.5)
+    assert linear_rate(np.append(0.5 ** np.arange(6.0), 0), 0.5**5)[0] == pytest.approx(0.5)
 
 
 def test_fits_count_rounds_from_one() -> None:
@@ -65,6 +66,10 @@ def test_fits_write_ranges() -> None:
 )
 def test_fits_tell_what_rises(values: list[float], factor: float, expected: bool) -> None:
     assert rising(values, factor) is expected
+
+
+def test_fits_ask_for_no_more_than_to_rise() -> None:
+    assert rising([1.0, 1.1])
 
 
 def test_fits_do_not_call_it_above_to_diverge() -> None:
