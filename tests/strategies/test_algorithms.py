@@ -56,6 +56,31 @@ def test_every_algorithm_has_an_oracle() -> None:
     assert {case.algorithm for case in CASES.values()} == set(ALGORITHMS) - networks
 
 
+MEANS = (  # their server steps along the mean of the updates, or a momentum of it, and that is all it needs
+    "fedavg fedprox fedavgm fedproxm fedadam moon moonm fedmlb fedmlbm fedpaq qsgd fedcom gradma-w"
+).split()
+EACH_UPDATE = ("gradma", "gradma-s")  # their server's memory keeps the updates themselves
+DELIVERED = ("fedgate", "fedcomgate")  # and their rule divides by the local steps
+KEPT = {  # vectors of the model's size beside x
+    **dict.fromkeys(("fedavgm", "fedproxm", "moonm", "fedmlbm", "mimelite", "gradma", "gradma-s"), "m"),
+    "fedadam": "mv", "diana": "h", "vrdiana": "h", "feddyn": "h", "feddc": "ch", "scaffold": "c",
+    "fedbcgd": "v", "fedbcgd-plus": "vc", "mifa": "dm", "mifam": "dm",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_a_strategy_says_of_itself_is_so(name: str) -> None:
+    """What may be added up before it arrives, which rules may replace the mean, what takes memory."""
+    strategy = ALGORITHMS[name].strategy
+    assert strategy.only_sums == (name not in EACH_UPDATE)
+    assert strategy.rule_is_a_mean == (name in MEANS)
+    assert strategy.default_server_lr == (0.02 if name == "fedadam" else 1.0)
+    assert sorted(strategy.keeps) == sorted(KEPT.get(name, ""))
+    assert strategy.delivers == (1 if name in DELIVERED else 0)
+    assert strategy.checks_steps == (name in DELIVERED)
+    assert strategy.begins_on_grid == (name == "fedcet")
+
+
 @pytest.mark.parametrize(("name", "count", "dtype"), RUNS)
 def test_trajectory_equals_the_pseudocode(name: str, count: int, dtype: str) -> None:
     case = CASES[name]
