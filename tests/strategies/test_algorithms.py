@@ -56,9 +56,21 @@ def test_every_algorithm_has_an_oracle() -> None:
     assert {case.algorithm for case in CASES.values()} == set(ALGORITHMS) - networks
 
 
-MEANS = (  # their server steps along the mean of the updates, or a momentum of it, and that is all it needs
-    "fedavg fedprox fedavgm fedproxm fedadam moon moonm fedmlb fedmlbm fedpaq qsgd fedcom gradma-w"
-).split()
+MEANS = [
+    "fedavg",
+    "fedprox",
+    "fedavgm",
+    "fedproxm",
+    "fedadam",
+    "moon",
+    "moonm",
+    "fedmlb",
+    "fedmlbm",
+    "fedpaq",
+    "qsgd",
+    "fedcom",
+    "gradma-w",
+]
 EACH_UPDATE = ("gradma", "gradma-s")  # their server's memory keeps the updates themselves
 DELIVERED = ("fedgate", "fedcomgate")  # and their rule divides by the local steps
 KEPT = {  # vectors of the model's size beside x
