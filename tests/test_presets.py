@@ -87,6 +87,7 @@ def test_fedbcgd_has_the_settings_of_section_6_4(file: str) -> None:
         file,
         {
             "num-clients": 100,
+            "samples-per-client": 1000 if file == "fedbcgd/tiny-imagenet-vit" else 500,
             "clients-per-round": 10,
             "batch-size": batch,
             "local-epochs": epochs,
