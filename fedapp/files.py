@@ -197,7 +197,9 @@ def existing_directory(key: str, value: str) -> Path:
     """Return the directory that a key names; it must exist."""
     path = Path(value).expanduser()
     if not path.is_dir():
-        raise ConfigError(f"{key} = {value!r} is not there: give a directory that exists.")
+        raise ConfigError(
+            f"{key} = {value!r} is not there: give a directory that exists.", tell=True
+        )
     return path
 
 
