@@ -126,7 +126,7 @@ def train(message: Message, context: Context) -> Message:
         round_ = _Round(invitation, config, algorithm, problem, store)
         privacy = node_privacy(config)
         privacy.demand(algorithm, problem)
-        spent = privacy.charge(context, [c for c in invitation.accepted if c in hosted])
+        spent = privacy.charge(context, problem, [c for c in invitation.accepted if c in hosted])
         train_client = round_.trainings(
             c for c in invitation.accepted if c in hosted and c not in spent
         )

@@ -50,7 +50,9 @@ class NodePrivacy:
     def demand_openness(self) -> None:
         """Raise ConfigError if nothing about clients' samples may leave the node without noise."""
 
-    def charge(self, context: Context, clients: Sequence[int]) -> dict[int, str]:
+    def charge(
+        self, context: Context, problem: "FederatedProblem", clients: Sequence[int]
+    ) -> dict[int, str]:
         """Count one release of each client; return those that must not answer, with the reason."""
         return {}
 
@@ -106,9 +108,11 @@ class LocalNoise(HiddenSamples):
                 'BatchNorm\'s statistics would be sent without noise: set norm = "group", or dp.clip = 0.'
             )
 
-    def charge(self, context: Context, clients: Sequence[int]) -> dict[int, str]:
+    def charge(
+        self, context: Context, problem: "FederatedProblem", clients: Sequence[int]
+    ) -> dict[int, str]:
         """Count releases in the node's ledger and in the run's."""
-        return budget.charge(context, self.config, clients)
+        return budget.charge(context, self.config, clients, problem)
 
     def privatized(self, vector: "Tensor", round_: int, client: int) -> "Tensor":
         """Clip a vector and add noise."""
