@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from filelock import FileLock, Timeout
 from flwr.app import ConfigRecord, Context, RecordDict
@@ -36,13 +37,14 @@ from fedapp.compression import COMPRESSORS
 from fedapp.config import RunConfig
 from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
-from fedapp.files import writable_directory, write_text
+from fedapp.files import DamagedFileError, seal, unseal, writable_directory, write_text
 from fedapp.node_config import data_dir_of
 from fedapp.privacy.accounting import gaussian_epsilon
 from fedapp.tables import Value
 
 log = logging.getLogger("flwr")
 LEDGER = "privacy-ledger.json"
+LEDGER_ID = "privacy-ledger-id.json"  # beside it: whose ledger belongs here
 WAIT = 60.0  # seconds for another process that writes the ledger
 # dp.clip beyond these: float64 no longer holds the noise as precisely as the clipped update.
 CLIPS = (1e-100, 1e100)
@@ -194,20 +196,26 @@ class Ledger:
 
 
 class NodeLedger(Ledger):
-    """A file in the node's state-dir, shared by all its processes and runs."""
+    """A file in the node's state-dir, shared by all its processes and runs.
+
+    It has an identity, which a file beside it names too: another node's ledger in its place would be a new budget.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / LEDGER
+        self.beside = directory / LEDGER_ID
 
     @contextmanager
     def _held(self) -> Iterator[Releases]:
         try:
             with FileLock(self.path.with_suffix(".lock"), timeout=WAIT, poll_interval=0.01):
-                releases = self._read()
-                before = _text(releases)
+                identity, releases = self._read()
+                before = _text(releases, identity)
                 yield releases
-                if (text := _text(releases)) != before:  # or all are refused
+                if (text := _text(releases, identity)) != before:  # or all are refused
                     write_text(self.path, text)
+                    if not self.beside.exists():
+                        write_text(self.beside, seal({"ledger": identity}))
         except Timeout:
             raise ConfigError(
                 f"{self.path} is held by another process: end it, or try again."
@@ -218,21 +226,45 @@ class NodeLedger(Ledger):
                 "counted: fix that."
             ) from None
 
-    def _read(self) -> Releases:
+    def _read(self) -> tuple[str, Releases]:
+        """Return the ledger's identity and its releases; refuse one that is damaged, missing or another's."""
+        expected = self._expected()
         try:
             text = self.path.read_text()
         except FileNotFoundError:
+            if expected:
+                raise self._refusal("is missing") from None
             log.warning("Starting a new ledger of what clients release: %s", self.path)
-            return {}
+            return uuid4().hex, {}
         except UnicodeDecodeError:
             text = ""
         try:
-            return _releases(text)
+            identity, releases = _releases(text)
         except (ValueError, TypeError, KeyError, AttributeError):
+            raise self._refusal("is damaged") from None
+        if expected and identity != expected:
+            raise self._refusal(f"is not the ledger that {LEDGER_ID} names")
+        if identity and not expected:
+            log.warning("Taking over a ledger of what clients release: %s", self.path)
+        return identity or uuid4().hex, releases  # those of older versions have none
+
+    def _expected(self) -> str:
+        """Return the identity of the ledger that belongs here; "" if there was none yet."""
+        if not self.beside.exists():
+            return ""
+        try:
+            return str((unseal(self.beside) or {})["ledger"])
+        except (DamagedFileError, KeyError):
             raise ConfigError(
-                f"{self.path} is damaged and no longer says what this node's clients have released: restore it from a "
-                "backup, or delete it if their budget may start again."
+                f"{self.beside} is damaged and no longer says which ledger is this node's: restore it from a backup, or "
+                f"delete it if {LEDGER} is this node's own."
             ) from None
+
+    def _refusal(self, wrong: str) -> ConfigError:
+        return ConfigError(
+            f"{self.path} {wrong}, and does not say what this node's clients have released: restore it from a backup, or "
+            f"delete it and {LEDGER_ID} if their budget may start again."
+        )
 
 
 class RunLedger(Ledger):
@@ -244,23 +276,25 @@ class RunLedger(Ledger):
     @contextmanager
     def _held(self) -> Iterator[Releases]:
         record = self.state.get("privacy-ledger")
-        releases = _releases(str(record["text"])) if isinstance(record, ConfigRecord) else {}
+        releases = _releases(str(record["text"]))[1] if isinstance(record, ConfigRecord) else {}
         yield releases
         self.state["privacy-ledger"] = ConfigRecord({"text": _text(releases)})
 
 
-def _text(releases: Releases) -> str:
+def _text(releases: Releases, identity: str = "") -> str:
     plain = {
         division: {client: sorted(counts.items()) for client, counts in clients.items()}
         for division, clients in releases.items()
     }
-    return json.dumps({"format": 1, "digest": _digest(plain), "releases": plain}) + "\n"
+    about = {"format": 2, "id": identity} if identity else {"format": 1}
+    return json.dumps({**about, "digest": _digest(plain, identity), "releases": plain}) + "\n"
 
 
-def _releases(text: str) -> Releases:
+def _releases(text: str) -> tuple[str, Releases]:
+    """Return the identity of a ledger and its releases; those of a run, and of older versions, have no identity."""
     content = json.loads(text)
-    plain = content["releases"]
-    if content["format"] != 1 or content["digest"] != _digest(plain):
+    plain, identity = content["releases"], content.get("id", "")
+    if content["format"] != (2 if identity else 1) or content["digest"] != _digest(plain, identity):
         raise ValueError("the digest does not fit")
     releases = {
         division: {
@@ -272,11 +306,12 @@ def _releases(text: str) -> Releases:
     flat = (p for clients in releases.values() for c in clients.values() for p in c.items())
     if not all(z > 0 and math.isfinite(z) and count > 0 for z, count in flat):
         raise ValueError("it does not count releases")
-    return releases
+    return identity, releases
 
 
-def _digest(plain: Any) -> str:
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+def _digest(plain: Any, identity: str) -> str:
+    text = json.dumps(plain, sort_keys=True) + identity
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def division_of(config: RunConfig, node_config: Mapping[str, Value], problem: object = None) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedapp import client_app, wire
 from fedapp.client import Client
 from fedapp.data import Facts
-from fedapp.privacy.budget import LEDGER
+from fedapp.privacy.budget import LEDGER, LEDGER_ID
 from fedapp.registry import ALGORITHMS
 from fedapp.tables import Value
 from tests.conftest import kebab
@@ -57,7 +57,8 @@ DP_KEYS: dict[str, st.SearchStrategy[Any]] = {
 def test_no_run_config_undercuts_a_node(tmp_path_factory: Any, keys: dict[str, Value]) -> None:
     directory = tmp_path_factory.getbasetemp() / "floors"
     directory.mkdir(exist_ok=True)
-    (directory / LEDGER).unlink(missing_ok=True)
+    for name in (LEDGER, LEDGER_ID):
+        (directory / name).unlink(missing_ok=True)
     server = Hostile(state_dir=str(directory), dp_min_noise=3.0, dp_max_releases=2)
     own = {key.replace(".", "__").replace("-", "_"): v for key, v in keys.items()}
     with np.errstate(all="ignore"):
