@@ -28,7 +28,8 @@ def evaluate_client(
     if not count:
         raise ConfigError(
             f"Client {client} has no held-out samples to evaluate on: set test-share, or give its node's data-dir "
-            "a test-*.parquet."
+            "a test-*.parquet.",
+            tell=True,
         )
     finetuned: dict[str, float] = {}
     if config.eval_finetune:

@@ -16,6 +16,8 @@ from fedapp.errors import ConfigError, UserCodeError
 class GpuMemoryError(RuntimeError):
     """The memory of a GPU is full."""
 
+    told = property(str)  # quotes no data
+
 
 def choose_device(wanted: str, gpus: int) -> str:
     """Return the device that a value of `device` means in a process that sees some GPUs."""
@@ -26,7 +28,8 @@ def choose_device(wanted: str, gpus: int) -> str:
         seen = f"{gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "no GPU"
         raise ConfigError(
             f'device = "{wanted}" is not there, since this process sees {seen}: use "cpu" or "auto", or give the process '
-            "a GPU."
+            "a GPU.",
+            tell=True,
         )
     return wanted
 
@@ -39,7 +42,9 @@ def find_device(wanted: str) -> torch.device:
     try:
         torch.empty(0, device=device)
     except RuntimeError:
-        raise ConfigError(f'device = "{wanted}" is not there: use "cpu" or "auto".') from None
+        raise ConfigError(
+            f'device = "{wanted}" is not there: use "cpu" or "auto".', tell=True
+        ) from None
     if device.type == "cuda":
         make_gpus_repeatable()
     return device

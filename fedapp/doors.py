@@ -71,12 +71,15 @@ def find_object(key: str, name: str) -> Any:
     if name in _given:
         return _given[name]
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{key} = {name!r} is not a name: write it as package.module:name.")
+        raise ConfigError(
+            f"{key} = {name!r} is not a name: write it as package.module:name.", tell=True
+        )
     place, _, path = name.partition(":")
     if place == "__main__" or "<" in path or "-" in path:
         raise ConfigError(
             f"{key} = {name!r} was given as a Python object and cannot be imported: give it again with fedapp.run, or "
-            "move it into a module of its own."
+            "move it into a module of its own.",
+            tell=True,
         )
     try:
         with user_code(key, name, "importing it"):
@@ -86,12 +89,15 @@ def find_object(key: str, name: str) -> Any:
         if isinstance(cause, ModuleNotFoundError) and f"{place}.".startswith(f"{cause.name}."):
             raise ConfigError(
                 f"{key} = {name!r} cannot be imported ({cause}): put its package beside pyproject.toml, run from its "
-                "directory, or install it."
+                "directory, or install it.",
+                tell=True,
             ) from None
         raise
     for part in path.split("."):
         if not hasattr(found, part):
-            raise ConfigError(f"{key} = {name!r}: the module {place} has nothing named {path}.")
+            raise ConfigError(
+                f"{key} = {name!r}: the module {place} has nothing named {path}.", tell=True
+            )
         found = getattr(found, part)
     return found
 
@@ -105,7 +111,8 @@ def user_code(key: str, name: str, doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{key} = {name!r} raised {type(error).__name__} while {doing}: see the traceback."
+            f"{key} = {name!r} raised {type(error).__name__} while {doing}: see the traceback.",
+            tell=True,
         ) from error
 
 

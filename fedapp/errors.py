@@ -5,7 +5,15 @@ import traceback
 
 
 class ConfigError(ValueError):
-    """An error that the user can fix; the message says, in one sentence, how."""
+    """An error that the user can fix; the message says, in one sentence, how.
+
+    `told` is what a node says of it to the server if it is about the node's data: `tell` in place of the message, or
+    the message itself (True) if that quotes nothing of the data. None: the message stays on the node.
+    """
+
+    def __init__(self, message: str, tell: str | bool = False) -> None:
+        super().__init__(message)
+        self.told: str | None = (message if tell else None) if isinstance(tell, bool) else tell
 
 
 class UserCodeError(ConfigError):

@@ -28,7 +28,7 @@ from fedapp.errors import ConfigError
 Arrays = dict[str, NDArray[Any]]
 # `write_atomically` makes directories of such names; only those for files of a run are ever removed as leftovers.
 TEMPORARY = re.compile(
-    r"\.(config\.json|rounds\.jsonl|diverged\.txt|privacy\.json|privacy-ledger\.json|trackers\.json|model\.safetensors"
+    r"\.(config\.json|rounds\.jsonl|diverged\.txt|privacy\.json|privacy-ledger(-id)?\.json|trackers\.json|model\.safetensors"
     r"|(round-)?[0-9]+\.safetensors)-[0-9a-f]{32}"
 )
 CHECKPOINT = re.compile(r"round-[0-9]{7}\.safetensors")
@@ -197,7 +197,9 @@ def existing_directory(key: str, value: str) -> Path:
     """Return the directory that a key names; it must exist."""
     path = Path(value).expanduser()
     if not path.is_dir():
-        raise ConfigError(f"{key} = {value!r} is not there: give a directory that exists.")
+        raise ConfigError(
+            f"{key} = {value!r} is not there: give a directory that exists.", tell=True
+        )
     return path
 
 

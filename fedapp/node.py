@@ -1,6 +1,8 @@
 """What a node does with a message: from it to the clients that this node hosts, and back."""
 
 import logging
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -31,6 +33,7 @@ from fedapp.models.outside import seeded
 from fedapp.node_config import data_dir_of
 from fedapp.parsing import parse_run_config
 from fedapp.privacy import budget, node_privacy
+from fedapp.privacy.node import SEE_LOG
 from fedapp.problems import make_problem, rehearse
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.randomness import torch_seed
@@ -50,6 +53,7 @@ from fedapp.vectorized import Asking, in_groups
 from fedapp.wire import Arrays, EvaluationRequest, Invitation, Report, Update
 
 log = logging.getLogger("flwr")
+PATH = re.compile(r"(?<![\w/:.])/(?=[^\s/])(?:[^/\s'\",:;()]+/)*")  # the directories of a full path
 app = ClientApp()
 
 
@@ -61,7 +65,7 @@ def query(message: Message, context: Context) -> Message:
         return Message(RecordDict(), reply_to=message)
     try:
         config = _config(context)
-        budget.limits_of(context.node_config)
+        budget.limits_of(context.node_config).demand(config)
         hosted = hosted_clients(context.node_config, config.num_clients)
         sent = ", ".join((*find_algorithm(config.algorithm).client.sends, "buffers"))
         beside = node_privacy(config).sent_beside
@@ -70,9 +74,9 @@ def query(message: Message, context: Context) -> Message:
         if (check := wire.check_of(message.content)) is not None:
             report = _preflight(check, context, config, hosted)
         answer = wire.pack_report(report)
-    except ConfigError as error:
-        log.error(str(error))
-        answer = wire.pack_report_error(str(error))
+    except Exception as error:
+        _log_failure(error)
+        answer = wire.pack_report_error(_told(error, context))
     return Message(answer, reply_to=message)
 
 
@@ -81,15 +85,15 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
 
     A node whose data are a part of what the server knows loads them only if the server asks for it.
     """
-    asked = wire.wants_facts(check)
+    asked, privacy = wire.wants_facts(check), node_privacy(config)
     report = Report(hosted, own_data=bool(data_dir_of(context.node_config)))
     if not report.own_data and not check.get("shared-data"):
         return report
     try:
         if asked:
-            node_privacy(config).demand_openness()
+            privacy.demand_openness()
         digest, facts = wire.frozen_digest_of(check), wire.facts_of(check)
-        with _hidden_errors(config):
+        with _data_errors(config):
             problem = _node_problem(config, _shard(context, hosted, facts, asked), digest)
             _check_facts(context, config, problem, facts)
             try:
@@ -98,15 +102,11 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
                 report = replace(report, lacks_frozen=True)
             samples = sum(problem.objective(client).num_examples for client in hosted)
             rehearse(config, problem, hosted[0], with_test_data=False)
-        shown = node_privacy(config).shows_samples
         facts = problem.facts if asked else None
-        return replace(report, samples=samples if shown else None, facts=facts)
-    except ConfigError as error:
-        log.error("%s%s", error, traceback_of(error))
-        return replace(report, problem=str(error))
+        return replace(report, samples=samples if privacy.shows_samples else None, facts=facts)
     except Exception as error:
-        log.exception("This node's data cannot be loaded")
-        return replace(report, problem=node_privacy(config).told(error))
+        _log_failure(error)
+        return replace(report, problem=_told(error, context))
 
 
 @app.train()
@@ -126,17 +126,17 @@ def train(message: Message, context: Context) -> Message:
         round_ = _Round(invitation, config, algorithm, problem, store)
         privacy = node_privacy(config)
         privacy.demand(algorithm, problem)
-        spent = privacy.charge(context, [c for c in invitation.accepted if c in hosted])
+        spent = privacy.charge(context, problem, [c for c in invitation.accepted if c in hosted])
         train_client = round_.trainings(
             c for c in invitation.accepted if c in hosted and c not in spent
         )
-    except (ConfigError, LacksFrozenError, ReceivedError) as error:
-        return _all_refused(message, invitation.accepted, error)
+    except Exception as error:
+        return _all_refused(message, context, invitation.accepted, error)
     answer = Answer(content, invitation, problem.layout, config)
     for client in invitation.accepted:
         try:
             if client not in hosted:
-                raise ValueError(f"this node does not host client {client}")
+                raise ConfigError(f"this node does not host client {client}", tell=True)
             if client in spent:
                 raise budget.BudgetError(spent[client])
             with full_memory_as(GpuMemoryError):
@@ -149,7 +149,7 @@ def train(message: Message, context: Context) -> Message:
             log.exception("Client %d failed in round %d", client, invitation.round)
             refusals.append(privacy.refusal(client, error))
     answer.end()
-    wire.add_refusals(content, refusals)
+    _add_refusals(content, context, refusals)
     return Message(content, reply_to=message)
 
 
@@ -166,38 +166,70 @@ def evaluate(message: Message, context: Context) -> Message:
         privacy.demand_openness()
         hosted = hosted_clients(context.node_config, config.num_clients)
         problem = _current_problem(context, config, hosted, request)
-    except (ConfigError, LacksFrozenError) as error:
-        return _all_refused(message, request.clients, error)
+    except Exception as error:
+        return _all_refused(message, context, request.clients, error)
     for client in request.clients:
         try:
             if client not in hosted:
-                raise ValueError(f"this node does not host client {client}")
+                raise ConfigError(f"this node does not host client {client}", tell=True)
             with full_memory_as(GpuMemoryError):
                 objective = problem.objective(client)
                 result = evaluate_client(objective, config, client, request.round, request.shared)
             wire.add_evaluation(content, result)
         except ConfigError as error:
             log.error("%s%s", error, traceback_of(error))
-            refusals.append(Refusal(client, Reason.FAILED, str(error)))
+            refusals.append(privacy.refusal(client, error))
         except Exception as error:
             log.exception("Client %d failed to evaluate in round %d", client, request.round)
             refusals.append(privacy.refusal(client, error))
-    wire.add_refusals(content, refusals)
+    _add_refusals(content, context, refusals)
     return Message(content, reply_to=message)
 
 
 def _all_refused(
-    message: Message, clients: Iterable[int], error: ConfigError | LacksFrozenError | ReceivedError
+    message: Message, context: Context, clients: Iterable[int], error: Exception
 ) -> Message:
     """Return an answer that says why none of the clients did what they were asked."""
-    reason = Reason.FAILED if isinstance(error, ConfigError) else error.reason
+    asks = isinstance(error, LacksFrozenError | ReceivedError)
+    reason = error.reason if asks else Reason.FAILED  # type: ignore[attr-defined]
     if reason is Reason.FAILED:
-        log.error("%s%s", error, traceback_of(error))
+        _log_failure(error)
     else:
         log.info("This node asks the server for what it lacks: %s", error)
-    content = RecordDict()
-    wire.add_refusals(content, [Refusal(client, reason, str(error)) for client in clients])
+    content, told = RecordDict(), _told(error, context)
+    _add_refusals(content, context, [Refusal(client, reason, told) for client in clients])
     return Message(content, reply_to=message)
+
+
+def _add_refusals(content: RecordDict, context: Context, refusals: list[Refusal]) -> None:
+    """Add to an answer why clients failed, without this node's paths."""
+    told = [replace(refusal, text=_without_paths(refusal.text, context)) for refusal in refusals]
+    wire.add_refusals(content, told)
+
+
+def _log_failure(error: Exception) -> None:
+    """Log on the node all that there is to say of an error."""
+    if isinstance(error, ConfigError | ReceivedError):
+        log.error("%s%s", error, traceback_of(error))
+    else:
+        log.exception("This node failed")
+
+
+def _told(error: Exception, context: Context) -> str:
+    """Return what the server is told of an error: nothing of the node's data, and no path."""
+    known = isinstance(error, ConfigError | LacksFrozenError | ReceivedError)
+    told = getattr(error, "told", None) or (str(error) if known else f"it failed: {SEE_LOG}")
+    return _without_paths(told, context)
+
+
+def _without_paths(text: str, context: Context) -> str:
+    """Leave out the directories of a text's paths: where a node keeps its data tells of the node."""
+    values = context.run_config | context.node_config
+    own = [str(values.get(key, "")) for key in ("data-dir", "data-path", "state-dir")]
+    places = {str(form) for v in own if v for form in (v, Path(v).expanduser(), Path(v).resolve())}
+    for place in sorted(filter(os.path.isabs, places), key=len, reverse=True):
+        text = text.replace(f"{place}/", "/").replace(place, Path(place).name)
+    return PATH.sub("", text)
 
 
 def _config(context: Context) -> RunConfig:
@@ -215,7 +247,7 @@ def _current_problem(
     context: Context, config: RunConfig, hosted: range, asked: Invitation | EvaluationRequest
 ) -> FederatedProblem:
     """Return the problem, with the frozen part that the server has."""
-    with _hidden_errors(config):
+    with _data_errors(config):
         problem = _node_problem(config, _shard(context, hosted, asked.facts), asked.frozen)
         _check_facts(context, config, problem, asked.facts)
     store = FrozenStore(config, context.state)
@@ -224,15 +256,19 @@ def _current_problem(
 
 
 @contextmanager
-def _hidden_errors(config: RunConfig) -> Iterator[None]:
-    """Hide from the server what an error with the data says, where the run's privacy demands it."""
+def _data_errors(config: RunConfig) -> Iterator[None]:
+    """Decide what the server is told of an error with the data, which may quote them."""
     try:
         yield
     except ConfigError as error:
-        if (told := node_privacy(config).told(error)) == str(error):
-            raise
-        log.error("%s%s", error, traceback_of(error))
-        raise ConfigError(told) from None
+        error.told = node_privacy(config).told(error)
+        raise
+    except Exception as error:
+        log.exception("This node's data cannot be loaded")
+        raise ConfigError(
+            f"This node's data cannot be loaded: {type(error).__name__}.",
+            node_privacy(config).told(error),
+        ) from error
 
 
 def _check_facts(
@@ -241,9 +277,10 @@ def _check_facts(
     """Raise ConfigError if a node without local data would train with other facts than the others."""
     if config.server_data or data_dir_of(context.node_config) or facts in (None, problem.facts):
         return
+    advice = "take facts out of the config, or give this node a data-dir."
     raise ConfigError(
-        f"The run's facts are {facts}, and those of dataset = {config.dataset!r} are {problem.facts}: take facts out of the "
-        "config, or give this node a data-dir."
+        f"The run's facts are {facts}, and those of dataset = {config.dataset!r} are {problem.facts}: {advice}",
+        f"The run's facts are not those of dataset = {config.dataset!r} on this node: {advice}",
     )
 
 
@@ -267,7 +304,8 @@ def _shard(
         return None
     if not facts and not to_agree:
         raise ConfigError(
-            "This run has no images, and this node has data of its own: take data-dir out of its config."
+            "This run has no images, and this node has data of its own: take data-dir out of its config.",
+            tell=True,
         )
     return Shard(directory, hosted, facts)
 

@@ -82,7 +82,7 @@ class WithoutBad(registry.ALGORITHMS["fedavg"].strategy):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("raise", "ValueError: out of luck"), ("nan", "not finite"), ("shape", "shape (29,) instead of (30,)"),
+        ("raise", "ValueError: see this node's log"), ("nan", "not finite"), ("shape", "shape (29,) instead of (30,)"),
         ("matrix", "shape (2, 15)"), ("dtype", "float64 instead of float32"), ("missing", "instead of ['buffers', 'u']"),
         ("no examples", "how many examples"), ("objects", "Error"), ("no loss", "TypeError"),
         ("numpy scalars", "how many examples"),

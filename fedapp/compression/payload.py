@@ -20,6 +20,8 @@ OVERHEAD = HEADER.size + _CHECKSUM.size
 class PayloadError(ValueError):
     """Bytes that no compressor of ours, set up as this one is, can have made."""
 
+    told = property(str)  # quotes no data
+
 
 class NotFiniteError(PayloadError):
     """Numbers that are not finite, or too large, in a vector to be compressed or in a payload."""

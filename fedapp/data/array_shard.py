@@ -19,14 +19,16 @@ def load_array_shard(shard: Shard, config: RunConfig, decoder: Decoder) -> Array
     directory = own_directory(shard)
     if decoder.has_features and not config.features:
         raise ConfigError(
-            "Nodes with their own tables must read the same columns in the same order: set features to their names."
+            "Nodes with their own tables must read the same columns in the same order: set features to their names.",
+            tell=True,
         )
     source = directory_source(config.dataset, directory)
     data = load_tables(source, config, decoder, whole=True)
     if data.train.classes:
         raise ConfigError(
             f"The classes of {config.dataset} in {directory} are words, and every node would number them by its own: write "
-            "whole numbers from 0."
+            "whole numbers from 0.",
+            tell=True,
         )
     demand_samples(len(data.train), shard, f"{config.dataset} in {directory}")
     return _fitted(data, shard.facts, directory) if shard.facts else data
@@ -42,11 +44,13 @@ def _fitted(data: ArrayData, facts: Facts, directory: Path) -> ArrayData:
     ):
         if mine != theirs:
             raise ConfigError(
-                f"The data in {directory} have {what} {mine}, and the run's have {theirs}: make them equal."
+                f"The data in {directory} have {what} {mine}, and the run's have {theirs}: make them equal.",
+                tell=True,
             )
     if own.num_classes and num_classes_of((data.train, data.test)) > facts.num_classes:
         raise ConfigError(
-            f"The data in {directory} have {own.num_classes} classes, and the run's have {facts.num_classes}: make them fit."
+            f"The data in {directory} have {own.num_classes} classes, and the run's have {facts.num_classes}: make them fit.",
+            f"The data in {directory} have more classes than the run's {facts.num_classes}: make them fit.",
         )
     return replace(data, facts=facts)
 

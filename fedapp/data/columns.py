@@ -29,14 +29,15 @@ def named(names: str) -> list[str]:
 def find_column(table: Table, key: str, name: str, usual: tuple[str, ...]) -> str | None:
     """Return the column that a config key names, or the first usual one; None if there is neither."""
     if not table.rows.num_rows:
-        raise ConfigError(f"{table.where} holds no rows: give it some.")
+        raise ConfigError(f"{table.where} holds no rows: give it some.", tell=True)
     columns = table.rows.column_names
     if not name:
         return next((column for column in usual if column in columns), None)
     if name not in columns:
         raise ConfigError(
             f"{key} = {name!r} is not a column of {table.where}{did_you_mean(name, columns)}: it has "
-            f"{', '.join(columns)}."
+            f"{', '.join(columns)}.",
+            f"{key} = {name!r} is not a column of {table.where}.",
         )
     return name
 
@@ -55,7 +56,8 @@ def _needed_column(table: Table, key: str, name: str, usual: tuple[str, ...], pu
     found = find_column(table, key, name, usual)
     if found is None:
         raise ConfigError(
-            f"{table.where} has the columns {', '.join(table.rows.column_names)}: set {key} to the one {purpose}."
+            f"{table.where} has the columns {', '.join(table.rows.column_names)}: set {key} to the one {purpose}.",
+            f"{table.where} has columns of other names: set {key} to the one {purpose}.",
         )
     return found
 
@@ -69,14 +71,15 @@ def feature_columns(table: Table, names: str, target: str, group: str | None) ->
         for name in chosen:
             find_column(table, "features", name, ())
         if target in chosen:
-            raise ConfigError(f"features names the target {target}: leave it out.")
+            raise ConfigError(f"features names the target {target}: leave it out.", tell=True)
         return chosen
     others = sorted(n for n in table.rows.column_names if n not in (target, group))
     numeric = [n for n in others if is_numeric(table.rows.column(n)) or _nearly_numeric(table, n)]
     if not numeric:
         raise ConfigError(
             f"{table.where} has no numeric columns beside the target {target}: it has "
-            f"{', '.join(table.rows.column_names)}."
+            f"{', '.join(table.rows.column_names)}.",
+            f"{table.where} has no numeric columns beside the target {target}.",
         )
     if left := [n for n in others if n not in numeric]:
         log.warning(
@@ -119,14 +122,16 @@ def numbers(table: Table, name: str) -> NDArray[np.float64]:
         row = next(wrong, 0)
         raise ConfigError(
             f"{table.place(row)} has {str(column[row].as_py())[:40]!r} in its column {name}, which should hold numbers: "
-            "write a number there, or leave the column out of features."
+            "write a number there, or leave the column out of features.",
+            f"{table.place(row)} has no number in its column {name}: write one there, or leave the column out of features.",
         )
     values = np.asarray(column.to_numpy(), np.float64)
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values))[0])
         raise ConfigError(
             f"{table.place(row)} has {values[row]} in its column {name}: write a finite number there, or leave the row "
-            "out."
+            "out.",
+            f"{table.place(row)} has no finite number in its column {name}: write one there, or leave the row out.",
         )
     return values
 
@@ -137,7 +142,8 @@ def texts(table: Table, name: str) -> list[str]:
     values: list[str] = table.rows.column(name).to_pylist()
     if not isinstance(values[0], str):
         raise ConfigError(
-            f"The column {name} of {table.where} does not hold texts: set features to one that does."
+            f"The column {name} of {table.where} does not hold texts: set features to one that does.",
+            tell=True,
         )
     return values
 
@@ -164,5 +170,6 @@ def _refuse_missing(table: Table, name: str) -> None:
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy())[0])
         raise ConfigError(
-            f"{table.place(row)} has nothing in its column {name}: fill it in, or leave the row out."
+            f"{table.place(row)} has nothing in its column {name}: fill it in, or leave the row out.",
+            tell=True,
         )

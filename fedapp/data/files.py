@@ -95,7 +95,8 @@ def directory_source(name: str, parent: Path) -> TableSource:
         )
         raise ConfigError(
             f"dataset = {name!r} is not in data-dir {parent}{did_you_mean(name, held)}: give it {name}.csv, or "
-            f"{name}/train.csv and {name}/test.csv; parquet and jsonl are read too."
+            f"{name}/train.csv and {name}/test.csv; parquet and jsonl are read too.",
+            f"dataset = {name!r} is not in data-dir {parent}.",
         )
     return TableSource(
         f"{directory.name}-{_digest([*train, *test])}",
@@ -117,12 +118,15 @@ def read_files(files: Sequence[Path]) -> Table:
         try:
             tables.append(_read(file))
         except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-            raise ConfigError(f"{file} cannot be read: {brief(error)}.") from None
+            raise ConfigError(
+                f"{file} cannot be read: {brief(error)}.", f"{file} cannot be read."
+            ) from None
     try:
         rows = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ConfigError(
-            f"The files in {files[0].parent} differ in their columns ({brief(error)}): give all the same ones."
+            f"The files in {files[0].parent} differ in their columns ({brief(error)}): give all the same ones.",
+            f"The files in {files[0].parent} differ in their columns: give all the same ones.",
         ) from None
     where = str(files[0] if len(files) == 1 else files[0].parent)
     counts = tuple(table.num_rows for table in tables)

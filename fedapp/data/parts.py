@@ -37,7 +37,8 @@ class Part:
         count = max(round(TEST_SHARE * len(order)), 1)
         if count >= len(order):
             raise ConfigError(
-                "The data set has a single sample, and some are held out for the test: give it more."
+                "The data set has a single sample, and some are held out for the test: give it more.",
+                tell=True,
             )
         return self.take(np.sort(order[count:])), self.take(np.sort(order[:count]))
 

@@ -56,10 +56,11 @@ def decode_table(table: Any, where: str, files: Sequence[Path] = ()) -> Split:
     if image is None or label is None:
         raise ConfigError(
             f"{where} has the columns {', '.join(table.column_names)}: it needs one of "
-            f"{', '.join(IMAGE_COLUMNS)} and one of {', '.join(LABEL_COLUMNS)}."
+            f"{', '.join(IMAGE_COLUMNS)} and one of {', '.join(LABEL_COLUMNS)}.",
+            f"{where} needs one of the columns {', '.join(IMAGE_COLUMNS)} and one of {', '.join(LABEL_COLUMNS)}.",
         )
     if not table.num_rows:
-        raise ConfigError(f"{where} holds no samples: give it some.")
+        raise ConfigError(f"{where} holds no samples: give it some.", tell=True)
 
     def place(row: int) -> str:
         return _place(row, where, files)
@@ -88,11 +89,13 @@ def class_column(column: Any, name: str, place: Callable[[int], str]) -> NDArray
         column = column.cast(column.type.value_type)
 
     def refuse(row: int, value: object) -> ConfigError:
-        shown = repr(value)[:60]
-        return ConfigError(
-            f"Labels should be whole numbers from 0, and {place(row)} has {shown} in its column {name}: "
-            f"number the classes from 0 to at most {MOST_CLASSES - 1}, and write whole numbers in {name}."
-        )
+        def sentence(shown: str) -> str:
+            return (
+                f"Labels should be whole numbers from 0, and {place(row)} has {shown} in its column {name}: "
+                f"number the classes from 0 to at most {MOST_CLASSES - 1}, and write whole numbers in {name}."
+            )
+
+        return ConfigError(sentence(repr(value)[:60]), sentence("something else"))
 
     if column.null_count:
         missing = np.flatnonzero(column.is_null().to_numpy())
@@ -120,11 +123,12 @@ def _images(
         entry = entries[row]
         encoded = entry.get("bytes") if isinstance(entry, dict) else entry
         if encoded is None and isinstance(entry, dict) and isinstance(entry.get("path"), str):
-            encoded = _file_content(entry["path"], place(row))
+            encoded = _file_content(entry["path"], place(row), f"Image {row} of {where}")
         if not isinstance(encoded, bytes):
             raise ConfigError(
                 f"{where} needs encoded images in its column {name}, and {place(row)} has none: write "
-                "the bytes of a PNG or JPEG file, or structs with bytes and path."
+                "the bytes of a PNG or JPEG file, or structs with bytes and path.",
+                tell=True,
             )
         try:
             return decode_image(encoded)
@@ -132,7 +136,8 @@ def _images(
             reason = (str(error).splitlines() or [repr(error)])[0]
             raise ConfigError(
                 f"The image in {place(row)} cannot be used ({reason.removesuffix('.')}): replace it or "
-                "leave it out."
+                "leave it out.",
+                f"Image {row} of {where} cannot be used: replace it or leave it out.",
             ) from None
 
     with ThreadPoolExecutor() as pool:
@@ -140,9 +145,12 @@ def _images(
     pixels = [image for image, _ in decoded]
     sizes = {p.shape[1:] for p in pixels}
     if len(sizes) > 1:
-        raise ConfigError(f"{where} holds images of different sizes, {sizes}: make them equal.")
+        raise ConfigError(
+            f"{where} holds images of different sizes, {sizes}: make them equal.",
+            f"{where} holds images of different sizes: make them equal.",
+        )
     if len({p.dtype for p in pixels}) > 1:
-        raise ConfigError(mixed_depths(where))
+        raise ConfigError(mixed_depths(where), tell=True)
     channels = max(p.shape[0] for p in pixels)  # a colour set may hold grey images
     images = np.stack([np.broadcast_to(p, (channels, *p.shape[1:])) for p in pixels])
     remarks = Counter(remark for _, found in decoded for remark in sorted(found))
@@ -150,13 +158,14 @@ def _images(
     return images, warnings + suspicions(images)
 
 
-def _file_content(path: str, place: str) -> bytes:
+def _file_content(path: str, place: str, told: str) -> bytes:
     """Return the content of an image's file, which a row names by its full path."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"{place} names the image {path}, which cannot be read: {brief(error)}."
+            f"{place} names the image {path}, which cannot be read: {brief(error)}.",
+            f"{told} cannot be read.",
         ) from None
 
 
@@ -185,7 +194,9 @@ def _writers(table: Any, name: str | None, place: Callable[[int], str]) -> NDArr
     column = table.column(name)
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy())[0])
-        raise ConfigError(f"{place(row)} has nothing in its column {name}: say who wrote it.")
+        raise ConfigError(
+            f"{place(row)} has nothing in its column {name}: say who wrote it.", tell=True
+        )
     return np.asarray(column.to_numpy())
 
 

@@ -65,7 +65,9 @@ def load_shard(shard: Shard, config: RunConfig) -> tuple[ImageData, Partition]:
 def own_directory(shard: Shard) -> Path:
     """Return the directory of a node's own data, or say what is wrong with it."""
     if not Path(shard.data_dir).expanduser().is_absolute():
-        raise ConfigError(f"A node's data-dir = {shard.data_dir!r} should be a full path.")
+        raise ConfigError(
+            f"A node's data-dir = {shard.data_dir!r} should be a full path.", tell=True
+        )
     return existing_directory("The node's data-dir", shard.data_dir)
 
 
@@ -74,7 +76,8 @@ def demand_samples(samples: int, shard: Shard, where: str) -> None:
     if samples < (clients := len(shard.clients)):
         raise ConfigError(
             f"{where} holds {samples} samples for the {clients} clients of this node: give it more "
-            "samples, or the run more nodes."
+            "samples, or the run more nodes.",
+            tell=True,
         )
 
 
@@ -91,14 +94,16 @@ def _fitted(data: ImageData, facts: Facts, directory: Path) -> ImageData:
         if (shape := images.shape[1:]) != facts.shape:
             raise ConfigError(
                 f"The images in {directory} have the shape {shape}, and the run's have {facts.shape}: "
-                "make them equal."
+                "make them equal.",
+                tell=True,
             )
     labels = np.concatenate([data.train_labels, data.test_labels])
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= facts.num_classes:
         raise ConfigError(
             f"The labels in {directory} go from {lowest} to {highest}, and the run's from 0 to "
-            f"{facts.num_classes - 1}: make them fit."
+            f"{facts.num_classes - 1}: make them fit.",
+            f"The labels in {directory} are not all from 0 to {facts.num_classes - 1}, as the run's are: make them fit.",
         )
     _compare_pixels(data, facts, directory)
     return replace(data, num_classes=facts.num_classes, mean=list(facts.mean), std=list(facts.std))

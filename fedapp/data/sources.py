@@ -80,11 +80,13 @@ def find_source(name: str, data_dir: str) -> Source:
         if split_files(directory / name, "train") or find_file(directory, name):
             raise ConfigError(
                 f"dataset = {name!r} in data-dir {directory} is a table or a text: set problem to tabular-regression, "
-                "tabular-classification, text-classification or next-character."
+                "tabular-classification, text-classification or next-character.",
+                tell=True,
             )
         raise ConfigError(
             f"dataset = {name!r} is not in data-dir {directory}{did_you_mean(name, held)}: it holds "
-            f"{', '.join(held) or 'no <dataset>/train-*.parquet'}."
+            f"{', '.join(held) or 'no <dataset>/train-*.parquet'}.",
+            f"dataset = {name!r} is not in data-dir {directory}.",
         )
     if "/" in name:
         return Source(f"hub-{name.replace('/', '--')}-{DECODER}", lambda: decode_named(name))
@@ -123,7 +125,8 @@ def parquet_source(name: str, directory: Path, needed: str) -> Source:
     test = test or valid  # Tiny-ImageNet's test images have no labels; one validates instead
     if not (test if needed == "test" else train):
         raise ConfigError(
-            f"dataset = {name!r} in {directory} is incomplete: it needs {needed}-*.parquet."
+            f"dataset = {name!r} in {directory} is incomplete: it needs {needed}-*.parquet.",
+            tell=True,
         )
     content = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in train + test]
     digest = hashlib.sha256(repr((DECODER, content)).encode()).hexdigest()[:12]
@@ -138,7 +141,7 @@ def _decode_both(train: list[Path], test: list[Path]) -> tuple[Split, Split]:
     there = _decode_parquet(train)
     other = _decode_parquet(test) if test else there.empty()
     if there.images.dtype != other.images.dtype:
-        raise ConfigError(mixed_depths(str(train[0].parent)))
+        raise ConfigError(mixed_depths(str(train[0].parent)), tell=True)
     return there, other
 
 
@@ -149,7 +152,8 @@ def _decode_parquet(files: list[Path]) -> Split:
         table = pq.read_table(files)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{files[0].parent} cannot be read as parquet: {str(error).splitlines()[0]}"
+            f"{files[0].parent} cannot be read as parquet: {str(error).splitlines()[0]}",
+            f"{files[0].parent} cannot be read as parquet.",
         ) from None
     return decode_table(table, str(files[0].parent), files)
 

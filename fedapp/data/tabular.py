@@ -48,7 +48,8 @@ def _features(train: Table | None, test: Table | None, config: RunConfig) -> lis
         missing = [n for n in (*names, target) if other and n not in other.rows.column_names]
         if other and missing:
             raise ConfigError(
-                f"{other.where} lacks the columns {', '.join(missing)}: give both splits the same ones."
+                f"{other.where} lacks the columns {', '.join(missing)}: give both splits the same ones.",
+                f"{other.where} lacks columns that the other split has: give both the same ones.",
             )
     return names
 
@@ -89,7 +90,8 @@ def _checked(train: Part, test: Part, config: RunConfig) -> tuple[Part, Part]:
             row, column = wrong[0]
             raise ConfigError(
                 f"dataset = {config.dataset!r} has {part.inputs[row, column]} in row {row}, column {column}: give finite "
-                "numbers."
+                "numbers.",
+                f"dataset = {config.dataset!r} has a number that is not finite in row {row}, column {column}.",
             )
     return (
         replace(train, inputs=train.inputs.astype(np.float64)),

@@ -142,7 +142,8 @@ def _characters(
     if not len(first) + len(second):
         raise ConfigError(
             f"No text of {config.dataset} has characters.length + 1 = {length + 1} characters: make characters.length "
-            "smaller."
+            "smaller.",
+            tell=True,
         )
     return both_splits(first, second, whole)
 

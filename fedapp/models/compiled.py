@@ -34,7 +34,8 @@ def compiler_errors() -> Iterator[None]:
         if isinstance(getattr(cause, "inner_exception", None), InvalidCxxCompiler):
             raise ConfigError(
                 "compile = true needs a C++ compiler where clients train, and torch finds none that works: install g++, "
-                "or set compile = false."
+                "or set compile = false.",
+                tell=True,
             ) from None
         raise ConfigError(
             f"compile = true: torch cannot compile the network ({brief(cause)}): set compile = false."

@@ -87,11 +87,13 @@ class FrozenPart:
         if not fits:
             raise ConfigError(
                 "The server's frozen parameters do not fit the network of this node: install the same version of the "
-                "app, and of the model, on both."
+                "app, and of the model, on both.",
+                tell=True,
             )
         if arrays_digest({n: arrays[n].reshape(own[n].shape) for n in own}, {}) != digest:
             raise ConfigError(
-                "The frozen parameters that came from the server are not those that it named."
+                "The frozen parameters that came from the server are not those that it named.",
+                tell=True,
             )
         for name, parameter in self._parameters.items():
             parameter.copy_(_tensor_like(parameter, arrays[name]))

@@ -13,7 +13,8 @@ A ledger counts releases before they leave. That of a node is in its own `state-
 call every question a new one. That of a run, for dp.max-epsilon of its config, is in the run's Context.
 
 Clients are what a run divides a node's data into, and another run may divide them otherwise. So a client is charged its own
-releases under the same division, and all clients' under every other.
+releases under the same division, and all clients' under every other. Where clients share samples (samples-per-client), it
+is charged all clients' under the same division, too.
 """
 
 import hashlib
@@ -26,28 +27,42 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from filelock import FileLock, Timeout
 from flwr.app import ConfigRecord, Context, RecordDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedapp.compression import COMPRESSORS
 from fedapp.config import RunConfig
+from fedapp.doors import is_outside
 from fedapp.errors import ConfigError
-from fedapp.files import writable_directory, write_text
+from fedapp.files import DamagedFileError, seal, unseal, writable_directory, write_text
 from fedapp.node_config import data_dir_of
 from fedapp.privacy.accounting import gaussian_epsilon
 from fedapp.tables import Value
 
 log = logging.getLogger("flwr")
 LEDGER = "privacy-ledger.json"
+LEDGER_ID = "privacy-ledger-id.json"  # beside it: whose ledger belongs here
 WAIT = 60.0  # seconds for another process that writes the ledger
 # dp.clip beyond these: float64 no longer holds the noise as precisely as the clipped update.
 CLIPS = (1e-100, 1e100)
-# The keys that decide which samples are a client's.
-DIVIDED_BY = (
-    "dataset", "data-dir", "train-samples", "partition", "partition-alpha", "classes-per-client", "num-clients", "seed",
-    "model", "erm.positive", "erm.negative",
-)  # fmt: skip
+# The keys and tables that do not decide which samples are a client's. Every other one may, so a new key does, too.
+UNRELATED = frozenset({
+    "algorithm", "num-rounds", "clients-per-round", "local-steps", "local-epochs", "batch-size", "lr", "lr-schedule",
+    "lr-decay", "warmup-rounds", "client-optimizer", "clip-gradient", "weight-decay", "server-lr", "weighting",
+    "aggregation", "mixing", "hostile", "trim", "clip-radius", "max-examples", "max-update-norm", "too-long",
+    "max-update-ratio", "compressor", "error-feedback", "downlink", "uplink-budget", "augmentation", "norm", "trainable",
+    "dtype", "precision", "device", "compile", "vectorize", "eval-every", "test-share", "metrics", "eval-clients",
+    "eval-finetune", "eval-train", "target-accuracy", "results-dir", "run-name", "tracker", "tensorboard", "state-dir",
+    "on-lost-state", "checkpoint-every", "resume", "min-clients", "round-retries", "round-timeout", "node-timeout",
+    "require-all-clients", "node-partitions",
+})  # fmt: skip
+UNRELATED_TABLES = frozenset(
+    {"optimizer", "grid", "time", "dp", "lora"}
+)  # and algorithms', and compressors'
+ALL = "all"  # in place of a client's number, where clients share samples
 Releases = dict[str, dict[str, Counter[float]]]  # division -> client -> noise multiplier -> count
 
 
@@ -142,9 +157,17 @@ class Ledger:
     """Releases that are counted before they are made."""
 
     def charge(
-        self, division: str, clients: Iterable[int], multiplier: float, limits: Limits
+        self,
+        division: str,
+        clients: Iterable[int],
+        multiplier: float,
+        limits: Limits,
+        shared: bool = False,
     ) -> dict[int, str]:
-        """Count one release of each client, but for those whose budget it would exceed; return why not, for each of these."""
+        """Count one release of each client, but for those whose budget it would exceed; return why not, for each of these.
+
+        With `shared`, clients share samples, and have one budget.
+        """
         refused: dict[int, str] = {}
         with self._held() as releases:
             own = releases.get(division, {})
@@ -158,11 +181,12 @@ class Ledger:
                 Counter[float](),
             )
             for client in clients:
-                counts = own.get(str(client), Counter()) + Counter([multiplier])
+                name = ALL if shared else str(client)
+                counts = own.get(name, Counter()) + Counter([multiplier])
                 if limit := limits.exceeded(elsewhere + counts):
                     refused[client] = limit
                 else:
-                    own[str(client)] = counts
+                    own[name] = counts
                     releases[division] = own
         return refused
 
@@ -172,20 +196,26 @@ class Ledger:
 
 
 class NodeLedger(Ledger):
-    """A file in the node's state-dir, shared by all its processes and runs."""
+    """A file in the node's state-dir, shared by all its processes and runs.
+
+    It has an identity, which a file beside it names too: another node's ledger in its place would be a new budget.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / LEDGER
+        self.beside = directory / LEDGER_ID
 
     @contextmanager
     def _held(self) -> Iterator[Releases]:
         try:
             with FileLock(self.path.with_suffix(".lock"), timeout=WAIT, poll_interval=0.01):
-                releases = self._read()
-                before = _text(releases)
+                identity, releases = self._read()
+                before = _text(releases, identity)
                 yield releases
-                if (text := _text(releases)) != before:  # or all are refused
+                if (text := _text(releases, identity)) != before:  # or all are refused
                     write_text(self.path, text)
+                    if not self.beside.exists():
+                        write_text(self.beside, seal({"ledger": identity}))
         except Timeout:
             raise ConfigError(
                 f"{self.path} is held by another process: end it, or try again."
@@ -196,21 +226,45 @@ class NodeLedger(Ledger):
                 "counted: fix that."
             ) from None
 
-    def _read(self) -> Releases:
+    def _read(self) -> tuple[str, Releases]:
+        """Return the ledger's identity and its releases; refuse one that is damaged, missing or another's."""
+        expected = self._expected()
         try:
             text = self.path.read_text()
         except FileNotFoundError:
+            if expected:
+                raise self._refusal("is missing") from None
             log.warning("Starting a new ledger of what clients release: %s", self.path)
-            return {}
+            return uuid4().hex, {}
         except UnicodeDecodeError:
             text = ""
         try:
-            return _releases(text)
+            identity, releases = _releases(text)
         except (ValueError, TypeError, KeyError, AttributeError):
+            raise self._refusal("is damaged") from None
+        if expected and identity != expected:
+            raise self._refusal(f"is not the ledger that {LEDGER_ID} names")
+        if identity and not expected:
+            log.warning("Taking over a ledger of what clients release: %s", self.path)
+        return identity or uuid4().hex, releases  # those of older versions have none
+
+    def _expected(self) -> str:
+        """Return the identity of the ledger that belongs here; "" if there was none yet."""
+        if not self.beside.exists():
+            return ""
+        try:
+            return str((unseal(self.beside) or {})["ledger"])
+        except (DamagedFileError, KeyError):
             raise ConfigError(
-                f"{self.path} is damaged and no longer says what this node's clients have released: restore it from a "
-                "backup, or delete it if their budget may start again."
+                f"{self.beside} is damaged and no longer says which ledger is this node's: restore it from a backup, or "
+                f"delete it if {LEDGER} is this node's own."
             ) from None
+
+    def _refusal(self, wrong: str) -> ConfigError:
+        return ConfigError(
+            f"{self.path} {wrong}, and does not say what this node's clients have released: restore it from a backup, or "
+            f"delete it and {LEDGER_ID} if their budget may start again."
+        )
 
 
 class RunLedger(Ledger):
@@ -222,23 +276,25 @@ class RunLedger(Ledger):
     @contextmanager
     def _held(self) -> Iterator[Releases]:
         record = self.state.get("privacy-ledger")
-        releases = _releases(str(record["text"])) if isinstance(record, ConfigRecord) else {}
+        releases = _releases(str(record["text"]))[1] if isinstance(record, ConfigRecord) else {}
         yield releases
         self.state["privacy-ledger"] = ConfigRecord({"text": _text(releases)})
 
 
-def _text(releases: Releases) -> str:
+def _text(releases: Releases, identity: str = "") -> str:
     plain = {
         division: {client: sorted(counts.items()) for client, counts in clients.items()}
         for division, clients in releases.items()
     }
-    return json.dumps({"format": 1, "digest": _digest(plain), "releases": plain}) + "\n"
+    about = {"format": 2, "id": identity} if identity else {"format": 1}
+    return json.dumps({**about, "digest": _digest(plain, identity), "releases": plain}) + "\n"
 
 
-def _releases(text: str) -> Releases:
+def _releases(text: str) -> tuple[str, Releases]:
+    """Return the identity of a ledger and its releases; those of a run, and of older versions, have no identity."""
     content = json.loads(text)
-    plain = content["releases"]
-    if content["format"] != 1 or content["digest"] != _digest(plain):
+    plain, identity = content["releases"], content.get("id", "")
+    if content["format"] != (2 if identity else 1) or content["digest"] != _digest(plain, identity):
         raise ValueError("the digest does not fit")
     releases = {
         division: {
@@ -250,25 +306,43 @@ def _releases(text: str) -> Releases:
     flat = (p for clients in releases.values() for c in clients.values() for p in c.items())
     if not all(z > 0 and math.isfinite(z) and count > 0 for z, count in flat):
         raise ValueError("it does not count releases")
-    return releases
+    return identity, releases
 
 
-def _digest(plain: Any) -> str:
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+def _digest(plain: Any, identity: str) -> str:
+    text = json.dumps(plain, sort_keys=True) + identity
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def division_of(config: RunConfig, node_config: Mapping[str, Value]) -> str:
-    """Return a name for how a run divides this node's data into clients."""
+def division_of(config: RunConfig, node_config: Mapping[str, Value], problem: object = None) -> str:
+    """Return a name for how a run divides this node's data into clients.
+
+    It changes with whatever may change the division: the node's place, the data's files, and all of the config but what
+    is known not to matter. A problem or a data set of the user's may read any key.
+    """
     flat = config.flat()
-    keys = [flat[key] for key in DIVIDED_BY]
-    if drawn := config.samples_per_client:  # older ledgers do not know the key
-        keys.append(drawn)
-    keys.append(data_dir_of(node_config))
-    keys += [node_config.get(key, "") for key in ("partition-id", "num-partitions")]
-    return hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:16]
+    if not is_outside(config.problem) and not is_outside(config.dataset):
+        flat = {key: value for key, value in flat.items() if not _is_unrelated(key)}
+    data = getattr(getattr(problem, "problem", problem), "data", None)
+    place = [node_config.get(key, "") for key in ("partition-id", "num-partitions")]
+    name = [sorted(flat.items()), getattr(data, "key", ""), data_dir_of(node_config), place]
+    return hashlib.sha256(json.dumps(name).encode()).hexdigest()[:16]
 
 
-def charge(context: Context, config: RunConfig, clients: Sequence[int]) -> dict[int, str]:
+def _is_unrelated(key: str) -> bool:
+    """Tell whether a config key does not decide which samples are a client's."""
+    from fedapp.registry import ALGORITHMS  # imports the strategies, and those this package
+
+    table, dot, _ = key.partition(".")
+    if not dot:
+        return key in UNRELATED
+    of_algorithms = {algorithm.table for algorithm in ALGORITHMS.values()}
+    return table in UNRELATED_TABLES | COMPRESSORS.keys() | of_algorithms
+
+
+def charge(
+    context: Context, config: RunConfig, clients: Sequence[int], problem: object = None
+) -> dict[int, str]:
     """Count a release of each client; return those that must not answer, with the reason.
 
     Nothing is counted for runs without client-side noise: they have no limits, or were refused.
@@ -277,7 +351,7 @@ def charge(context: Context, config: RunConfig, clients: Sequence[int]) -> dict[
     if not dp.local or not dp.noise_multiplier:
         return {}
     limits = limits_of(node)
-    division = division_of(config, node)
+    division = division_of(config, node, problem)
     refused: dict[int, str] = {}
     if dp.max_epsilon:
         own = Limits.model_validate({"dp-max-epsilon": dp.max_epsilon, "dp-delta": dp.delta})
@@ -289,7 +363,8 @@ def charge(context: Context, config: RunConfig, clients: Sequence[int]) -> dict[
     if directory := node.get("state-dir"):
         left = [client for client in clients if client not in refused]
         node_ledger = NodeLedger(writable_directory("state-dir", str(directory)))
-        exceeded = node_ledger.charge(division, left, dp.noise_multiplier, limits)
+        shared = config.samples_per_client > 0
+        exceeded = node_ledger.charge(division, left, dp.noise_multiplier, limits, shared)
         refused |= {client: f"this node's {limit}" for client, limit in exceeded.items()}
     return {
         client: f"its privacy budget is spent: another update would exceed {limit}"

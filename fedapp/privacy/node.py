@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     from fedapp.problems.protocols import FederatedProblem
 
 WHY = "and, if it fails, why"
+SEE_LOG = "see this node's log"
+HIDDEN = f"something is wrong with its data or its config: {SEE_LOG}"
+
+
+def _told(error: Exception) -> str:
+    """Return what an error says without quoting a node's data; where it may quote them, its kind alone."""
+    told = getattr(error, "told", None)
+    if isinstance(error, ConfigError):
+        return told or HIDDEN
+    return f"{type(error).__name__}: {told or SEE_LOG}"
 
 
 class NodePrivacy:
@@ -40,7 +50,9 @@ class NodePrivacy:
     def demand_openness(self) -> None:
         """Raise ConfigError if nothing about clients' samples may leave the node without noise."""
 
-    def charge(self, context: Context, clients: Sequence[int]) -> dict[int, str]:
+    def charge(
+        self, context: Context, problem: "FederatedProblem", clients: Sequence[int]
+    ) -> dict[int, str]:
         """Count one release of each client; return those that must not answer, with the reason."""
         return {}
 
@@ -53,13 +65,13 @@ class NodePrivacy:
         return update
 
     def told(self, error: Exception) -> str:
-        """Return what the server is told of an error with a node's data or config."""
-        return str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        """Return what the server is told of an error with a node's data: never text that may quote them."""
+        return _told(error)
 
     def refusal(self, client: int, error: Exception) -> Refusal:
         """Return what the server is told of an error in a client's training."""
         reason = Reason.NOT_FINITE if isinstance(error, NotFiniteError) else Reason.FAILED
-        return Refusal(client, reason, f"{type(error).__name__}: {error}")
+        return Refusal(client, reason, _told(error))
 
 
 class HiddenSamples(NodePrivacy):
@@ -68,8 +80,8 @@ class HiddenSamples(NodePrivacy):
     shows_samples = False
 
     def told(self, error: Exception) -> str:
-        """Hide what an error says: it may quote the data, and has no noise."""
-        return "something is wrong with its data or its config: see this node's log"
+        """Hide what an error says: which one it is depends on the data, and has no noise."""
+        return HIDDEN
 
     def demand_openness(self) -> None:
         """Refuse metrics and facts: they are functions of clients' samples, and have no noise."""
@@ -96,9 +108,11 @@ class LocalNoise(HiddenSamples):
                 'BatchNorm\'s statistics would be sent without noise: set norm = "group", or dp.clip = 0.'
             )
 
-    def charge(self, context: Context, clients: Sequence[int]) -> dict[int, str]:
+    def charge(
+        self, context: Context, problem: "FederatedProblem", clients: Sequence[int]
+    ) -> dict[int, str]:
         """Count releases in the node's ledger and in the run's."""
-        return budget.charge(context, self.config, clients)
+        return budget.charge(context, self.config, clients, problem)
 
     def privatized(self, vector: "Tensor", round_: int, client: int) -> "Tensor":
         """Clip a vector and add noise."""

@@ -60,12 +60,14 @@ def make_problem(config: "RunConfig", shard: "Shard | None" = None) -> "Federate
     if shard and not kind_of(config).is_network:
         raise ConfigError(
             "A node's own data can train a network only: take data-dir out of the node's config, or "
-            "choose a network as model."
+            "choose a network as model.",
+            tell=True,
         )
     if shard and shard.data_dir and is_outside(config.dataset):
         raise ConfigError(
             f"dataset = {config.dataset!r} is a function, and a node's own data are files: take data-dir out of the node's "
-            "config, or set dataset to a name in it."
+            "config, or set dataset to a name in it.",
+            tell=True,
         )
     if not kind_of(config).is_network and (config.precision != "fp32" or config.compile):
         raise ConfigError(

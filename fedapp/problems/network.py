@@ -136,7 +136,7 @@ class NetworkProblem:
         """Return the loss over a client's samples."""
         data = as_rows(self.problem.client_data(client), f"The data of client {client}")
         if not len(data.rows):
-            raise ConfigError(f"Client {client} has no samples: give it at least one.")
+            raise ConfigError(f"Client {client} has no samples: give it at least one.", tell=True)
         self.frozen_part.restore()  # all clients begin alike, whoever was trained before
         rows_kept, _ = self._validation_of(client, data.rows)
         if (test := self.problem.client_test_data(client)) is not None:
@@ -264,7 +264,8 @@ class NetworkProblem:
             what = f"{facts.num_classes} classes" if facts.num_classes else "one number"
             raise ConfigError(
                 f"model = {self.config.model!r} gives outputs of the shape {shape} for {len(batch[-1])} samples, and there "
-                f"should be one for each of {what}: return the shape {expected}."
+                f"should be one for each of {what}: return the shape {expected}.",
+                tell=True,
             )
 
     def _load(self, x: Vector, buffers: Vector) -> None:

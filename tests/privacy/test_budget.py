@@ -12,7 +12,7 @@ from fedapp.engine import InlineGrid
 from fedapp.errors import RunError
 from fedapp.parsing import parse_run_config
 from fedapp.privacy.accounting import epsilon, gaussian_epsilon
-from fedapp.privacy.budget import LEDGER
+from fedapp.privacy.budget import LEDGER, LEDGER_ID
 from fedapp.tables import Value
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.hostile_server import KEYS, Hostile, counted
@@ -113,8 +113,9 @@ def test_what_leaves_is_on_the_disk_before(tmp_path: Path, monkeypatch: pytest.M
 
     def look(self: Any, *args: Any) -> Any:
         assert counted(tmp_path)["0"] == 1
-        file, directory = map(Path, synced)
-        assert (file.name, directory) == ("privacy-ledger.json", tmp_path)
+        files, directories = map(Path, synced[::2]), map(Path, synced[1::2])
+        assert [file.name for file in files] == [LEDGER, LEDGER_ID]
+        assert list(directories) == [tmp_path, tmp_path]
         return train(self, *args)
 
     monkeypatch.setattr(os, "fsync", listen)

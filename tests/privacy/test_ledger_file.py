@@ -12,7 +12,7 @@ import pytest
 
 from fedapp.errors import ConfigError
 from fedapp.privacy import budget
-from fedapp.privacy.budget import LEDGER, Limits, NodeLedger
+from fedapp.privacy.budget import LEDGER, LEDGER_ID, Limits, NodeLedger
 from tests.support.hostile_server import Hostile, counted
 
 
@@ -42,6 +42,77 @@ def test_a_damaged_ledger_is_never_a_new_one(damage: str, tmp_path: Path) -> Non
         said = str(server.update())
         assert re.search(r"privacy-ledger\.json (is damaged|cannot be read or written)", said)
         assert "\n" not in said
+
+
+def test_another_node_s_ledger_is_not_this_node_s(tmp_path: Path) -> None:
+    places = [tmp_path / "a", tmp_path / "b"]
+    spent, fresh = (Hostile(state_dir=str(place), dp_max_releases=2) for place in places)
+    spent.update()
+    spent.update()
+    fresh.update()
+    assert "its privacy budget is spent" in str(spent.update())
+    own, other = ((place / LEDGER).read_text() for place in places)
+    (places[0] / LEDGER).write_text(other)
+    for _ in range(2):
+        said = str(spent.update())
+        assert "is not the ledger that privacy-ledger-id.json names" in said
+        assert "\n" not in said and str(tmp_path) not in said
+    (places[0] / LEDGER).write_text(OLD)  # nor is one from before ledgers had an identity
+    assert "is not the ledger that" in str(spent.update())
+    (places[0] / LEDGER).unlink()
+    assert "privacy-ledger.json is missing" in str(spent.update())
+    (places[0] / LEDGER).write_text(own)
+    assert "its privacy budget is spent" in str(spent.update())
+    (places[0] / LEDGER_ID).write_text((places[1] / LEDGER_ID).read_text())
+    assert "is not the ledger that" in str(spent.update())
+    assert counted(places[0]) == {"0": 2}
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "digit", "list", "directory"])
+def test_a_damaged_identity_lets_nothing_out(damage: str, tmp_path: Path) -> None:
+    server = Hostile(state_dir=str(tmp_path))
+    server.update()
+    path = tmp_path / LEDGER_ID
+    text = path.read_text()
+    digit = text.replace("1", "2") if "1" in text else text.replace("3", "4")
+    path.unlink()
+    if damage == "directory":
+        path.mkdir()
+    else:
+        path.write_text({"empty": "", "cut": text[:-9], "digit": digit, "list": "[]"}[damage])
+    assert "privacy-ledger-id.json is damaged" in str(server.update())
+    assert counted(tmp_path) == {"0": 1}
+
+
+def test_a_crash_before_the_identity_was_written_loses_no_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Hostile(state_dir=str(tmp_path))
+    server.update()
+    (tmp_path / LEDGER_ID).unlink()
+    server.update()
+    assert "Taking over a ledger" in caplog.text
+    assert (tmp_path / LEDGER_ID).is_file()
+    server.update()
+    assert counted(tmp_path) == {"0": 3}
+    assert caplog.text.count("Taking over a ledger") == 1
+
+
+# Of clients 0 and 1, which released twice and once, as versions wrote it whose divisions had other names.
+OLD = (
+    '{"format": 1, "digest": "7e83b0982cf1902c", "releases": {"0123456789abcdef": {"0": [[4.0, 2]], "1": [[4.0, 1]]}}}'
+    "\n"
+)
+
+
+def test_what_an_older_version_counted_stays_counted(tmp_path: Path) -> None:
+    (tmp_path / LEDGER).write_text(OLD)
+    server = Hostile(state_dir=str(tmp_path), dp_max_releases=4)
+    for client in (0, 3):  # any of the three releases may have been of its samples
+        assert f"client.{client}" in server.ask(client)
+        assert f"client.{client}" not in server.ask(client)
+    assert counted(tmp_path) == {"0": 3, "1": 1, "3": 1}
+    assert (tmp_path / LEDGER_ID).is_file()
 
 
 def test_a_new_ledger_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,13 +10,15 @@ from flwr.app import Context, Message, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedapp import client_app
+from fedapp import client_app, wire
 from fedapp.client import Client
-from fedapp.privacy.budget import LEDGER
+from fedapp.data import Facts
+from fedapp.privacy.budget import LEDGER, LEDGER_ID
 from fedapp.registry import ALGORITHMS
 from fedapp.tables import Value
 from tests.conftest import kebab
 from tests.support.hostile_server import KEYS, Hostile, counted
+from tests.support.tabular import houses, write_csv
 
 
 def test_a_node_can_demand_noise(tmp_path: Path) -> None:
@@ -55,7 +57,8 @@ DP_KEYS: dict[str, st.SearchStrategy[Any]] = {
 def test_no_run_config_undercuts_a_node(tmp_path_factory: Any, keys: dict[str, Value]) -> None:
     directory = tmp_path_factory.getbasetemp() / "floors"
     directory.mkdir(exist_ok=True)
-    (directory / LEDGER).unlink(missing_ok=True)
+    for name in (LEDGER, LEDGER_ID):
+        (directory / name).unlink(missing_ok=True)
     server = Hostile(state_dir=str(directory), dp_min_noise=3.0, dp_max_releases=2)
     own = {key.replace(".", "__").replace("-", "_"): v for key, v in keys.items()}
     with np.errstate(all="ignore"):
@@ -67,6 +70,43 @@ def test_no_run_config_undercuts_a_node(tmp_path_factory: Any, keys: dict[str, V
         assert counted(directory)["0"] >= len(given_)
         spread = answer.std(dtype=np.float64)  # the squares of tiny numbers are 0 in float32
         assert not np.isfinite(answer).all() or spread > 3 * clip * 0.7
+
+
+def test_a_node_that_demands_noise_tells_nothing_of_its_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_csv(tmp_path / "houses" / "train.csv", houses(9))
+    node: dict[str, Value] = {"data-dir": str(tmp_path), "state-dir": str(tmp_path / "state")}
+    table: dict[str, Value] = {
+        "dataset": "houses",
+        "problem": "tabular-regression",
+        "features": "rooms age",
+        "target": "price",
+        "model": "mlp-4",
+        "server_data": False,
+    }
+
+    def asked(check: dict[str, Any] | None, **keys: Value) -> dict[str, Any]:
+        run = kebab(KEYS | table | keys)
+        context = Context(1, 1, Hostile(**node, dp_min_noise=4.0).node, RecordDict(), run)
+        reply = client_app.app(Message(wire.pack_query(check), 1, "query"), context)
+        return dict(reply.content.config_records["hosting"])
+
+    for keys, said in (
+        ({"dp__clip": 0.0}, "dp-require"),
+        ({"dp__where": "server"}, "dp-require"),
+        ({"dp__noise_multiplier": 3.0}, "dp-min-noise"),
+    ):
+        for check in (None, wire.ask_for_facts()):
+            told = asked(check, **keys)
+            assert list(told) == ["error"] and said in str(told["error"])
+    assert "dp-require" in caplog.text
+    told = asked(wire.ask_for_facts())
+    assert told.keys() == {"range", "own-data", "problem"}
+    assert "neither metrics nor facts" in told["problem"]
+    # All that an honest run's query tells: whom the node hosts, and that its data can be loaded.
+    facts = Facts((2,), 0, (4.0, 40.0), (2.0, 20.0))
+    assert asked({"shared-data": True, **wire.facts_head(facts)}).keys() == {"range", "own-data"}
 
 
 def test_no_limit_without_a_place_to_count(tmp_path: Path) -> None:
@@ -127,4 +167,4 @@ def test_an_exceptions_text_stays_on_the_node(
     server = Hostile()
     assert server.update() == "it failed: see its node's log"
     assert "secret" in caplog.text
-    assert "secret" in str(server.update(dp__clip=0.0))
+    assert server.update(dp__clip=0.0) == "ValueError: see this node's log"
