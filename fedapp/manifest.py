@@ -163,8 +163,8 @@ def identify(directory: Path) -> Manifest | None:
 
 def _is_left_by_start(path: Path) -> bool:
     """Tell whether a process that was killed during its start may have left this."""
-    empty = path.name == ROUNDS and path.is_file() and not path.stat().st_size
-    return path.name == LOCK or is_leftover(path) or empty
+    empty = path.name in (LOCK, ROUNDS) and path.is_file() and not path.stat().st_size
+    return is_leftover(path) or empty
 
 
 def read_config(directory: Path) -> dict[str, Value]:

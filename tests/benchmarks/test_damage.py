@@ -73,6 +73,7 @@ FOREIGN: dict[str, dict[str, str]] = {
     "another tool's": {"config.json": '{"config": {"a": 1}, "versions": {}}', "data.csv": "1,2"},
     "without a config": {"notes.txt": "hello", ".env": "SECRET=1"},
     "someone's rounds": {"rounds.jsonl": '{"round": 1}\n', ".netrc": "machine x"},
+    "another tool's lock": {".lock": "12345\n"},
 }
 
 
@@ -99,19 +100,22 @@ def test_a_foreign_directory_is_refused_and_stays_as_it_is(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("kind", FOREIGN)
 def test_a_sweep_does_not_set_a_foreign_directory_aside(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "out" / "try-fedavg"
     place.mkdir(parents=True)
-    (place / "config.json").write_text('{"name": "mine"}')
-    (place / ".env").write_text("SECRET=1")
+    for name, text in FOREIGN[kind].items():
+        (place / name).write_text(text)
     preset = tmp_path / "try.toml"
     preset.write_text('dataset = "quadratic"\nnum-rounds = 1\n[sweep]\nalgorithm = ["fedavg"]\n')
     arguments = ["--engine", "inline", str(preset), "--out", str(tmp_path / "out")]
     before = contents(tmp_path / "out")
     assert main(["run", *arguments]) == 2
-    assert "holds no run of fedapp" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert str(place) in refused
+    assert refused.count("\n") == 1
     assert contents(tmp_path / "out") == before
 
 
