@@ -11,7 +11,14 @@ from pathlib import Path
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.figures import accuracy_of
-from fedapp.files import DamagedFileError, arrays_digest, checkpoint_paths, load_arrays, unseal
+from fedapp.files import (
+    DamagedFileError,
+    arrays_digest,
+    checkpoint_paths,
+    checkpoint_round,
+    load_arrays,
+    unseal,
+)
 from fedapp.manifest import (
     CHECKPOINTS,
     DIVERGED,
@@ -129,6 +136,7 @@ def check_continuation(path: Path, config: RunConfig, found: Manifest) -> None:
             f"The run in {path} cannot go on with another {key}: set it to "
             f"{before.get(key)!r}, or start a new run."
         )
+    _check_divergence(path, found)
     if before.get("checkpoint-every") or checkpoint_paths(path / CHECKPOINTS):
         return
     try:
@@ -150,6 +158,26 @@ def check_continuation(path: Path, config: RunConfig, found: Manifest) -> None:
             f"The run in {path} was made without checkpoints and cannot go on: remove it, or choose "
             "another run-name."
         )
+
+
+def _check_divergence(path: Path, found: Manifest) -> None:
+    """Refuse to continue a diverged run that has no checkpoint from before it began to diverge.
+
+    If the round is not known, the newest checkpoint is suspect.
+    """
+    since = diverged_since(path, found)
+    rounds = [checkpoint_round(checkpoint) for checkpoint in checkpoint_paths(path / CHECKPOINTS)]
+    if since is None or not rounds or min(rounds) < (since or max(rounds)):
+        return
+    begun = (
+        f"diverged from round {since} on, and all its checkpoints are from then or later"
+        if since
+        else "diverged, and its only checkpoint may be from after that began"
+    )
+    raise ConfigError(
+        f"The run in {path} {begun}: start a new run under another run-name, or remove that directory and start again; "
+        "set max-update-ratio, or a lower lr."
+    )
 
 
 def last_record(config: RunConfig) -> Record:
