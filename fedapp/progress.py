@@ -91,19 +91,25 @@ def model_damage(directory: Path, manifest: Manifest) -> str:
 def diverged_since(directory: Path, manifest: Manifest) -> int | None:
     """Return the round whose updates made a run diverge, 0 if that is not known; None if it did not.
 
-    A note of another run does not count.
+    A note of another run does not count. A damaged one is a DamagedFileError: without it the run would continue from
+    what made it diverge.
     """
     path = directory / DIVERGED
     if not path.exists():
         return None
+    old = not manifest.checked or manifest.old_until > 0  # that version noted a sentence only
     try:
         note = unseal(path)
-        if note and note["run"] == manifest.identity:
-            return int(note["since"])
-    except (DamagedFileError, KeyError, TypeError, ValueError):
-        pass
-    # An older version noted a sentence only.
-    return None if manifest.checked and not manifest.old_until else 0
+        if not note or not {"since", "run"} <= note.keys():
+            raise DamagedFileError(f"{path} has changed since it was written.")
+        return int(note["since"]) if note["run"] == manifest.identity else None
+    except DamagedFileError as damage:
+        if old:
+            return 0
+        raise DamagedFileError(
+            f"{damage} It says since when the run diverged: restore it from a backup, or remove it to continue from the "
+            "newest checkpoint."
+        ) from None
 
 
 def skip_reason(config: RunConfig) -> str:

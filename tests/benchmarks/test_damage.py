@@ -14,6 +14,7 @@ from fedapp.cli import main
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
 from fedapp.files import seal
+from fedapp.manifest import read_manifest
 from fedapp.parsing import parse_run_config
 from fedapp.progress import skip_reason
 from fedapp.rounds_file import read_rounds
@@ -258,6 +259,19 @@ def test_another_runs_note_of_a_divergence_is_ignored(tmp_path: Path) -> None:
     model = run(tmp_path / "killed", keys | {"resume": True})
     assert model["x"].tobytes() == whole["x"].tobytes()
     assert not list(note.parent.glob("checkpoint/*.unusable*"))
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"since": 1, "run": "run"}', None])
+def test_a_damaged_note_of_a_divergence_is_refused(text: str | None, tmp_path: Path) -> None:
+    """Without it the run would continue from what made it diverge."""
+    keys = killed(tmp_path)
+    directory = tmp_path / "results" / "run"
+    note = seal({"message": "", "since": 4, "run": read_manifest(directory).identity})
+    (directory / "diverged.txt").write_text(note.replace("4", "5", 1) if text is None else text)
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match=r"diverged\.txt .* says since when the run diverged"):
+        run(tmp_path, keys | {"resume": True})
+    assert contents(tmp_path) == before
 
 
 def test_a_sweep_does_not_take_a_damaged_model_for_a_finished_run(tmp_path: Path) -> None:
