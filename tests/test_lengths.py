@@ -34,6 +34,7 @@ from fedapp.wire import Arrays, Update
 from tests.conftest import kebab, read_rounds
 from tests.support.deaths import in_round, killed
 
+pytestmark = pytest.mark.long_updates
 KEYS: dict[str, Value] = {
     "dataset": "digits", "model": "mlp-4", "num_clients": 20, "clients_per_round": 20, "num_rounds": 4,
     "local_steps": 2, "batch_size": 8, "lr": 0.1, "eval_every": 4,
