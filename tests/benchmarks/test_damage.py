@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.damage import DAMAGES, KEYS, campaign, keys_of, outcome, run, stateful, swap
+from benchmarks.damage import (
+    DAMAGES,
+    KEYS,
+    campaign,
+    command,
+    delete,
+    keys_of,
+    outcome,
+    run,
+    stateful,
+    swap,
+)
 from fedapp import client_app, server_app
 from fedapp.cli import main
 from fedapp.engine import InlineGrid
@@ -19,16 +30,62 @@ from fedapp.parsing import parse_run_config
 from fedapp.progress import skip_reason
 from fedapp.rounds_file import read_rounds
 from fedapp.tables import Value
+from tests.support.processes import start_simulation
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", stateful())
+@pytest.mark.parametrize("name", [*stateful(), "gradma-s"])
 def test_a_damaged_run_ends_right_or_with_a_sentence(name: str, tmp_path: Path) -> None:
     often = name in ("scaffold", "fedcomgate", "fedcet")
     counts = campaign(name, tmp_path, share=0.5 if often else 0.0, least=10)
     refused = sum(count for (_, sentence), count in counts.items() if sentence)
     # With two checkpoints and two versions of each state, nearly everything can be rebuilt.
     assert refused <= counts.total() / 4
+
+
+@pytest.mark.slow
+@pytest.mark.long_updates
+@pytest.mark.parametrize(
+    ("name", "files", "refused"),
+    [
+        ("spilled", "undelivered/*", 0),  # the older checkpoint names other files
+        ("private", "trackers.json", 0),
+        ("private", "privacy.json", 6),
+        ("diverged", "diverged.txt", 6),
+    ],
+)
+def test_damage_to_what_only_some_runs_leave(
+    name: str, files: str, refused: int, tmp_path: Path
+) -> None:
+    counts = campaign(name, tmp_path, files=files)
+    assert {kind for kind, _ in counts} == {damage.__name__ for damage in DAMAGES}
+    assert sum(count for (_, sentence), count in counts.items() if sentence) == refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_command_resumes_or_ends_with_a_sentence(damage: Any, tmp_path: Path) -> None:
+    """One damaged checkpoint is no matter; with both the command must say so, as a process with an exit code."""
+    keys, chance = keys_of("gradma-s"), random.Random(0)
+    whole = run(tmp_path / "whole", keys)
+    run(tmp_path / "killed", keys, until=6)
+    run(tmp_path / "twin", keys | {"seed": 1}, until=6)
+    for count in (1, 2):
+        place = tmp_path / f"damaged-{count}"
+        shutil.copytree(tmp_path / "killed", place)
+        for path in sorted(place.rglob("round-*"))[-count:]:
+            before = path.read_bytes()
+            while path.exists() and path.read_bytes() == before:  # zeros may be zeroed
+                damage(path, chance, tmp_path / "twin" / path.relative_to(place))
+        ended = start_simulation(tmp_path / f"told-{count}", command(place, keys)[1:]).wait()
+        assert "Traceback" not in ended.stdout + ended.stderr
+        if count == 2 and damage is not delete:  # without checkpoints it begins at round 1
+            assert ended.returncode == 2
+            assert ended.stderr.splitlines()[-1].startswith(f"No checkpoint in {place}")
+            continue
+        assert ended.returncode == 0, ended.stderr
+        model = load_file(place / "results" / "run" / "model.safetensors")
+        assert model["x"].tobytes() == whole["x"].tobytes()
 
 
 @pytest.mark.slow
