@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from benchmarks.damage import (
     DAMAGES,
     KEYS,
+    SPECIAL,
     campaign,
     command,
     delete,
@@ -329,6 +330,19 @@ def test_a_damaged_note_of_a_divergence_is_refused(text: str | None, tmp_path: P
     with pytest.raises(ConfigError, match=r"diverged\.txt .* says since when the run diverged"):
         run(tmp_path, keys | {"resume": True})
     assert contents(tmp_path) == before
+
+
+@pytest.mark.slow
+@pytest.mark.long_updates
+def test_a_run_without_its_note_of_a_divergence_diverges_again_and_then_resumes(
+    tmp_path: Path,
+) -> None:
+    case = SPECIAL["diverged"]
+    whole = run(tmp_path / "whole", case.keys)
+    run(tmp_path / "killed", case.keys | case.before, until=6)
+    (tmp_path / "killed" / "results" / "run" / "diverged.txt").unlink()
+    assert "client 0 in round 4" in outcome(tmp_path / "killed", case.keys, whole)
+    assert not outcome(tmp_path / "killed", case.keys, whole)
 
 
 def test_a_sweep_does_not_take_a_damaged_model_for_a_finished_run(tmp_path: Path) -> None:
