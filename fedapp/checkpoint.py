@@ -28,6 +28,7 @@ from fedapp.files import (
     DamagedFileError,
     brief,
     checkpoint_paths,
+    checkpoint_round,
     fsync,
     load_arrays,
     remove_leftovers,
@@ -115,8 +116,8 @@ class Checkpoints:
         """Restore the newest checkpoint that is whole and fits.
 
         After a divergence it must be from before the round that caused it, or, if that is not known, older than the
-        newest. Checkpoints that are skipped are set aside, and the reason is logged. If damage leaves none, the run
-        cannot continue.
+        newest; `check_continuation` has refused a run that has none. Checkpoints that are skipped are set aside, and
+        the reason is logged. If damage leaves none, the run cannot continue.
         """
         suspect = self._suspect(diverged_since)
         usable, skipped = self._usable(strategy, suspect, check_states=True)
@@ -166,7 +167,7 @@ class Checkpoints:
         """Return the round from which on checkpoints cannot be trusted."""
         if diverged_since is None or not (paths := self.paths()):
             return math.inf
-        return diverged_since or int(paths[0].stem.partition("-")[2])
+        return diverged_since or checkpoint_round(paths[0])
 
     def _path(self, round_: int) -> Path:
         return self.directory / f"round-{round_:07d}.safetensors"

@@ -97,6 +97,11 @@ def checkpoint_paths(directory: Path) -> list[Path]:
     return sorted((p for p in found if CHECKPOINT.fullmatch(p.name) and p.is_file()), reverse=True)
 
 
+def checkpoint_round(path: Path) -> int:
+    """Return the round that a checkpoint's name says."""
+    return int(path.stem.partition("-")[2])
+
+
 # JSON.
 
 

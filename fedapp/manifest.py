@@ -19,6 +19,7 @@ from fedapp.errors import ConfigError
 from fedapp.files import (
     DamagedFileError,
     checkpoint_paths,
+    checkpoint_round,
     is_leftover,
     load_arrays,
     seal,
@@ -121,7 +122,7 @@ def read_manifest(directory: Path) -> Manifest:
 def _last_checkpoint(directory: Path) -> int:
     """Return the round of the newest checkpoint; 0 if there is none."""
     paths = checkpoint_paths(directory / CHECKPOINTS)
-    return int(paths[0].stem.partition("-")[2]) if paths else 0
+    return checkpoint_round(paths[0]) if paths else 0
 
 
 def _is_config(config: Any) -> bool:
@@ -163,8 +164,8 @@ def identify(directory: Path) -> Manifest | None:
 
 def _is_left_by_start(path: Path) -> bool:
     """Tell whether a process that was killed during its start may have left this."""
-    empty = path.name == ROUNDS and path.is_file() and not path.stat().st_size
-    return path.name == LOCK or is_leftover(path) or empty
+    empty = path.name in (LOCK, ROUNDS) and path.is_file() and not path.stat().st_size
+    return is_leftover(path) or empty
 
 
 def read_config(directory: Path) -> dict[str, Value]:

@@ -11,7 +11,14 @@ from pathlib import Path
 from fedapp.config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.figures import accuracy_of
-from fedapp.files import DamagedFileError, arrays_digest, checkpoint_paths, load_arrays, unseal
+from fedapp.files import (
+    DamagedFileError,
+    arrays_digest,
+    checkpoint_paths,
+    checkpoint_round,
+    load_arrays,
+    unseal,
+)
 from fedapp.manifest import (
     CHECKPOINTS,
     DIVERGED,
@@ -84,19 +91,25 @@ def model_damage(directory: Path, manifest: Manifest) -> str:
 def diverged_since(directory: Path, manifest: Manifest) -> int | None:
     """Return the round whose updates made a run diverge, 0 if that is not known; None if it did not.
 
-    A note of another run does not count.
+    A note of another run does not count. A damaged one is a DamagedFileError: without it the run would continue from
+    what made it diverge.
     """
     path = directory / DIVERGED
     if not path.exists():
         return None
+    old = not manifest.checked or manifest.old_until > 0  # that version noted a sentence only
     try:
         note = unseal(path)
-        if note and note["run"] == manifest.identity:
-            return int(note["since"])
-    except (DamagedFileError, KeyError, TypeError, ValueError):
-        pass
-    # An older version noted a sentence only.
-    return None if manifest.checked and not manifest.old_until else 0
+        if not note or not {"since", "run"} <= note.keys():
+            raise DamagedFileError(f"{path} has changed since it was written.")
+        return int(note["since"]) if note["run"] == manifest.identity else None
+    except DamagedFileError as damage:
+        if old:
+            return 0
+        raise DamagedFileError(
+            f"{damage} It says since when the run diverged: restore it from a backup, or remove it to continue from the "
+            "newest checkpoint."
+        ) from None
 
 
 def skip_reason(config: RunConfig) -> str:
@@ -129,6 +142,7 @@ def check_continuation(path: Path, config: RunConfig, found: Manifest) -> None:
             f"The run in {path} cannot go on with another {key}: set it to "
             f"{before.get(key)!r}, or start a new run."
         )
+    _check_divergence(path, found)
     if before.get("checkpoint-every") or checkpoint_paths(path / CHECKPOINTS):
         return
     try:
@@ -150,6 +164,26 @@ def check_continuation(path: Path, config: RunConfig, found: Manifest) -> None:
             f"The run in {path} was made without checkpoints and cannot go on: remove it, or choose "
             "another run-name."
         )
+
+
+def _check_divergence(path: Path, found: Manifest) -> None:
+    """Refuse to continue a diverged run that has no checkpoint from before it began to diverge.
+
+    If the round is not known, the newest checkpoint is suspect.
+    """
+    since = diverged_since(path, found)
+    rounds = [checkpoint_round(checkpoint) for checkpoint in checkpoint_paths(path / CHECKPOINTS)]
+    if since is None or not rounds or min(rounds) < (since or max(rounds)):
+        return
+    begun = (
+        f"diverged from round {since} on, and all its checkpoints are from then or later"
+        if since
+        else "diverged, and its only checkpoint may be from after that began"
+    )
+    raise ConfigError(
+        f"The run in {path} {begun}: start a new run under another run-name, or remove that directory and start again; "
+        "set max-update-ratio, or a lower lr."
+    )
 
 
 def last_record(config: RunConfig) -> Record:

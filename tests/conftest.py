@@ -32,7 +32,9 @@ os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
 from fedapp import client_app, rounds, rounds_file, server_app  # noqa: E402
 from fedapp.engine import InlineGrid  # noqa: E402
+from fedapp.lengths import Measured, UpdateLengths  # noqa: E402
 from fedapp.parsing import parse_run_config  # noqa: E402
+from fedapp.refusals import Refusal  # noqa: E402
 from fedapp.tables import Value  # noqa: E402
 
 if TYPE_CHECKING:
@@ -116,6 +118,31 @@ def shared(name: str, start: Callable[[], AbstractContextManager[T]]) -> T:
         held[name] = stack, stack.enter_context(start())
     found: T = held[name][1]
     return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def long_updates() -> Iterator[list[str]]:
+    """Note the updates that `max-update-ratio` refuses in this process."""
+    noted: list[str] = []
+    refused = UpdateLengths.refused
+
+    def noting(self: UpdateLengths, measured: Measured) -> list[Refusal]:
+        found = refused(self, measured)
+        noted.extend(f"client {refusal.client}: {refusal.text}" for refusal in found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(UpdateLengths, "refused", noting)
+        yield noted
+
+
+@pytest.fixture(autouse=True)
+def no_long_updates(request: pytest.FixtureRequest, long_updates: list[str]) -> Iterator[None]:
+    """Fail a test in which an honest client's update was refused as unusually long."""
+    yield
+    noted = [*long_updates]
+    long_updates.clear()
+    assert not noted or request.node.get_closest_marker("long_updates"), noted[0]
 
 
 @pytest.fixture

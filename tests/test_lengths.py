@@ -19,9 +19,11 @@ from fedapp.admission import Admission
 from fedapp.algorithm import Algorithm
 from fedapp.building import make_strategy
 from fedapp.engine import InlineGrid
-from fedapp.errors import DivergedError
+from fedapp.errors import ConfigError, DivergedError
+from fedapp.files import seal
 from fedapp.ledger import Place, StateLedger
 from fedapp.lengths import NAMED, REMEMBERED, UpdateLengths
+from fedapp.manifest import read_manifest
 from fedapp.models.layout import Layout
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
@@ -32,6 +34,7 @@ from fedapp.wire import Arrays, Update
 from tests.conftest import kebab, read_rounds
 from tests.support.deaths import in_round, killed
 
+pytestmark = pytest.mark.long_updates
 KEYS: dict[str, Value] = {
     "dataset": "digits", "model": "mlp-4", "num_clients": 20, "clients_per_round": 20, "num_rounds": 4,
     "local_steps": 2, "batch_size": 8, "lr": 0.1, "eval_every": 4,
@@ -325,6 +328,44 @@ def test_a_diverged_run_resumes_from_before_the_update_that_ruined_it(
     assert model == (failed / "model.safetensors").read_bytes()
     assert [r["round"] for r in read_rounds(resumed)] == list(range(1, 10))
     assert not (resumed / "diverged.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("every", "since", "said"),
+    [
+        (
+            1,
+            7,
+            "diverged from round 7 on, and all its checkpoints are from then",
+        ),  # of rounds 7 and 8
+        (1, 2, "diverged from round 2 on, and all its checkpoints are from then"),
+        (5, 0, "diverged, and its only checkpoint may be from after that began"),
+        (1, 8, ""),
+        (1, 0, ""),
+    ],
+)
+def test_a_diverged_run_resumes_from_before_it_began_or_not_at_all(
+    every: int, since: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starting again would drop all rounds, and diverge again."""
+    keys: dict[str, Value] = {"checkpoint_every": every, "dataset": "quadratic", "num_rounds": 8}
+
+    def go(**more: Value) -> Path:
+        return run(tmp_path, monkeypatch, "fedavg", lambda r, c: 1.0, **keys | more)
+
+    directory = go()
+    note = {"message": "", "since": since, "run": read_manifest(directory).identity}
+    (directory / "diverged.txt").write_text(seal(note))
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    again: dict[str, Value] = {"num_rounds": 12, "max_update_ratio": 10.0, "resume": True}
+    if not said:
+        assert [r["round"] for r in read_rounds(go(**again))] == list(range(1, 13))
+        assert (directory / "checkpoint" / "round-0000008.safetensors.unusable-1").is_file()
+        return
+    with pytest.raises(ConfigError, match=f"{said}.*: start a new run") as refused:
+        go(**again)
+    assert "\n" not in str(refused.value)
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
 
 
 def test_what_was_refused_leaves_no_trace_in_what_is_usual() -> None:

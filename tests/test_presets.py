@@ -8,6 +8,7 @@ import pytest
 
 from fedapp.sweeps import read_runs
 from fedapp.tables import Value
+from tests.support.runs import run
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 GRADMA = ["mnist", "mnist-hidden3", "cifar10", "cifar100", "tiny-imagenet"]
@@ -150,3 +151,18 @@ def test_fedcom_has_the_settings_of_its_figures() -> None:
             "partition": "writer",
         },
     )
+
+
+@pytest.mark.slow
+def test_no_preset_s_updates_are_unusually_long(tmp_path: Path, long_updates: list[str]) -> None:
+    """Of each algorithm of the presets whose data are embedded, the last run: with the largest step sizes."""
+    shown = []
+    for path in sorted(EXPERIMENTS.glob("*/*.toml")):
+        runs = runs_of(path.relative_to(EXPERIMENTS).with_suffix("").as_posix())
+        if path.stem == "study" or runs[0].get("dataset", "digits") not in ("digits", "quadratic"):
+            continue  # others include a study
+        for name, keys in {str(keys.get("algorithm")): keys for keys in runs}.items():
+            run(tmp_path / path.stem / name, keys | {"num-rounds": 2, "eval-every": 2})
+            assert not long_updates, f"{path.stem}, {name}"
+            shown.append(path.stem)
+    assert len(set(shown)) > 30

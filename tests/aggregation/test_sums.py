@@ -222,6 +222,7 @@ class Giant(FedAvgClient):
         return {"u": u * (1e9 if self.client == 5 and self.round == 2 else 1)}
 
 
+@pytest.mark.long_updates
 def test_a_refused_client_is_taken_out_of_its_sum(
     run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,26 +8,85 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.damage import DAMAGES, KEYS, campaign, keys_of, outcome, run, stateful, swap
+from benchmarks.damage import (
+    DAMAGES,
+    KEYS,
+    SPECIAL,
+    campaign,
+    command,
+    delete,
+    keys_of,
+    outcome,
+    run,
+    stateful,
+    swap,
+)
 from fedapp import client_app, server_app
 from fedapp.cli import main
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError
 from fedapp.files import seal
+from fedapp.manifest import read_manifest
 from fedapp.parsing import parse_run_config
 from fedapp.progress import skip_reason
 from fedapp.rounds_file import read_rounds
 from fedapp.tables import Value
+from tests.support.processes import start_simulation
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", stateful())
+@pytest.mark.parametrize("name", [*stateful(), "gradma-s"])
 def test_a_damaged_run_ends_right_or_with_a_sentence(name: str, tmp_path: Path) -> None:
     often = name in ("scaffold", "fedcomgate", "fedcet")
     counts = campaign(name, tmp_path, share=0.5 if often else 0.0, least=10)
     refused = sum(count for (_, sentence), count in counts.items() if sentence)
     # With two checkpoints and two versions of each state, nearly everything can be rebuilt.
     assert refused <= counts.total() / 4
+
+
+@pytest.mark.slow
+@pytest.mark.long_updates
+@pytest.mark.parametrize(
+    ("name", "files", "refused"),
+    [
+        ("spilled", "undelivered/*", 0),  # the older checkpoint names other files
+        ("private", "trackers.json", 0),
+        ("private", "privacy.json", 6),
+        ("diverged", "diverged.txt", 6),
+    ],
+)
+def test_damage_to_what_only_some_runs_leave(
+    name: str, files: str, refused: int, tmp_path: Path
+) -> None:
+    counts = campaign(name, tmp_path, files=files)
+    assert {kind for kind, _ in counts} == {damage.__name__ for damage in DAMAGES}
+    assert sum(count for (_, sentence), count in counts.items() if sentence) == refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_command_resumes_or_ends_with_a_sentence(damage: Any, tmp_path: Path) -> None:
+    """One damaged checkpoint is no matter; with both the command must say so, as a process with an exit code."""
+    keys, chance = keys_of("gradma-s"), random.Random(0)
+    whole = run(tmp_path / "whole", keys)
+    run(tmp_path / "killed", keys, until=6)
+    run(tmp_path / "twin", keys | {"seed": 1}, until=6)
+    for count in (1, 2):
+        place = tmp_path / f"damaged-{count}"
+        shutil.copytree(tmp_path / "killed", place)
+        for path in sorted(place.rglob("round-*"))[-count:]:
+            before = path.read_bytes()
+            while path.exists() and path.read_bytes() == before:  # zeros may be zeroed
+                damage(path, chance, tmp_path / "twin" / path.relative_to(place))
+        ended = start_simulation(tmp_path / f"told-{count}", command(place, keys)[1:]).wait()
+        assert "Traceback" not in ended.stdout + ended.stderr
+        if count == 2 and damage is not delete:  # without checkpoints it begins at round 1
+            assert ended.returncode == 2
+            assert ended.stderr.splitlines()[-1].startswith(f"No checkpoint in {place}")
+            continue
+        assert ended.returncode == 0, ended.stderr
+        model = load_file(place / "results" / "run" / "model.safetensors")
+        assert model["x"].tobytes() == whole["x"].tobytes()
 
 
 @pytest.mark.slow
@@ -73,6 +132,7 @@ FOREIGN: dict[str, dict[str, str]] = {
     "another tool's": {"config.json": '{"config": {"a": 1}, "versions": {}}', "data.csv": "1,2"},
     "without a config": {"notes.txt": "hello", ".env": "SECRET=1"},
     "someone's rounds": {"rounds.jsonl": '{"round": 1}\n', ".netrc": "machine x"},
+    "another tool's lock": {".lock": "12345\n"},
 }
 
 
@@ -99,19 +159,22 @@ def test_a_foreign_directory_is_refused_and_stays_as_it_is(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("kind", FOREIGN)
 def test_a_sweep_does_not_set_a_foreign_directory_aside(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "out" / "try-fedavg"
     place.mkdir(parents=True)
-    (place / "config.json").write_text('{"name": "mine"}')
-    (place / ".env").write_text("SECRET=1")
+    for name, text in FOREIGN[kind].items():
+        (place / name).write_text(text)
     preset = tmp_path / "try.toml"
     preset.write_text('dataset = "quadratic"\nnum-rounds = 1\n[sweep]\nalgorithm = ["fedavg"]\n')
     arguments = ["--engine", "inline", str(preset), "--out", str(tmp_path / "out")]
     before = contents(tmp_path / "out")
     assert main(["run", *arguments]) == 2
-    assert "holds no run of fedapp" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert str(place) in refused
+    assert refused.count("\n") == 1
     assert contents(tmp_path / "out") == before
 
 
@@ -254,6 +317,32 @@ def test_another_runs_note_of_a_divergence_is_ignored(tmp_path: Path) -> None:
     model = run(tmp_path / "killed", keys | {"resume": True})
     assert model["x"].tobytes() == whole["x"].tobytes()
     assert not list(note.parent.glob("checkpoint/*.unusable*"))
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"since": 1, "run": "run"}', None])
+def test_a_damaged_note_of_a_divergence_is_refused(text: str | None, tmp_path: Path) -> None:
+    """Without it the run would continue from what made it diverge."""
+    keys = killed(tmp_path)
+    directory = tmp_path / "results" / "run"
+    note = seal({"message": "", "since": 4, "run": read_manifest(directory).identity})
+    (directory / "diverged.txt").write_text(note.replace("4", "5", 1) if text is None else text)
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match=r"diverged\.txt .* says since when the run diverged"):
+        run(tmp_path, keys | {"resume": True})
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.slow
+@pytest.mark.long_updates
+def test_a_run_without_its_note_of_a_divergence_diverges_again_and_then_resumes(
+    tmp_path: Path,
+) -> None:
+    case = SPECIAL["diverged"]
+    whole = run(tmp_path / "whole", case.keys)
+    run(tmp_path / "killed", case.keys | case.before, until=6)
+    (tmp_path / "killed" / "results" / "run" / "diverged.txt").unlink()
+    assert "client 0 in round 4" in outcome(tmp_path / "killed", case.keys, whole)
+    assert not outcome(tmp_path / "killed", case.keys, whole)
 
 
 def test_a_sweep_does_not_take_a_damaged_model_for_a_finished_run(tmp_path: Path) -> None:
