@@ -89,7 +89,7 @@ class Admission:
             length = float(np.linalg.norm(arrays[name].astype(np.float64)))
             if length <= limit:
                 continue
-            if self.config.too_long == "reject":
+            if self.config.on_long_update == "reject":
                 text = f"'{name}' is longer than max-update-norm = {limit:g}"
                 return refusal(Reason.TOO_LONG, text)
             arrays[name] = (arrays[name] * (limit / length)).astype(arrays[name].dtype)

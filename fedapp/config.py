@@ -6,7 +6,7 @@ This module is long only because it is a list of declarations, one for each key.
 
 import re
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,6 +15,8 @@ from fedapp.models.keys import LoraKeys, Pattern
 from fedapp.names import is_file_name
 from fedapp.tables import T, Table, Value, full_path
 from fedapp.trackers import TRACKERS
+
+RENAMED = {"too-long": "on-long-update"}  # earlier names of keys
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,12 @@ def budget_of(text: str) -> tuple[float, str] | None:
     if found[2].startswith("bit"):
         return float(found[1]), "bits"
     return float(found[1]) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[found[2]], "bytes"
+
+
+def with_new_names(values: dict[str, Value]) -> dict[str, Value]:
+    """Return a flat config with the values of renamed keys under their new names only."""
+    moved = {new: values[old] for old, new in RENAMED.items() if values.get(old)}
+    return values | moved | dict.fromkeys(RENAMED.keys() & values.keys(), "")
 
 
 class DpKeys(Table):
@@ -233,9 +241,12 @@ class RunConfig(Table):
         ge=0,
         description="largest Euclidean norm of a vector that a client sends (statistics such as BatchNorm's then go by their median); 0: no limit",
     )
-    too_long: Literal["reject", "clip"] = Field(
+    on_long_update: Literal["reject", "clip"] = Field(
         "reject",
         description='an update above max-update-norm: "reject" it, as a failed client, or "clip" it to that length',
+    )
+    too_long: Literal["", "reject", "clip"] = Field(
+        "", description='the earlier name of on-long-update, "reject" or "clip"; empty: not set'
     )
     max_update_ratio: float = Field(
         1000.0,
@@ -444,6 +455,20 @@ class RunConfig(Table):
     dp: DpKeys = DpKeys()
     lora: LoraKeys = LoraKeys()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Take a renamed key's value for the new name; the old one stays, for a hint."""
+        for old, new in RENAMED.items():
+            name = new.replace("-", "_")
+            if not (value := values.get(old) or values.get(old.replace("-", "_"))):
+                continue
+            present = values.get(new, values.get(name))
+            if present not in (None, value, cls.model_fields[name].default):
+                raise ValueError(f"{old} is the earlier name of {new}: set only the latter")
+            values = {key: given for key, given in values.items() if key != name} | {new: value}
+        return values
+
     @field_validator("error_feedback", mode="before")
     @classmethod
     def _known_rule(cls, rule: object) -> object:
@@ -636,4 +661,4 @@ class RunConfig(Table):
                 values |= {f"{name}.{key}": own for key, own in value.items()}
             else:
                 values[name] = value
-        return values
+        return with_new_names(values)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fedapp
-from fedapp.config import RunConfig
+from fedapp.config import RunConfig, with_new_names
 from fedapp.errors import ConfigError
 from fedapp.files import (
     DamagedFileError,
@@ -53,7 +53,7 @@ def with_defaults(config: dict[str, Value]) -> dict[str, Value]:
     """Return a config with the defaults of the keys that it lacks."""
     from fedapp.parsing import parse_run_config  # slow to import: torch comes with it
 
-    return parse_run_config({}).flat() | config
+    return with_new_names(parse_run_config({}).flat() | config)
 
 
 @dataclass(frozen=True)

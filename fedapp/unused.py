@@ -30,7 +30,7 @@ USED_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
 }
 # key -> the key that must be above 0 for it
 USED_ABOVE_0 = {
-    "too-long": "max-update-norm",
+    "on-long-update": "max-update-norm",
     "dp.noise-multiplier": "dp.clip",
     "dp.where": "dp.clip",
     "dp.delta": "dp.clip",

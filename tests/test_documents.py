@@ -48,6 +48,8 @@ SHELL = ("bash", "sh")
 UNWANTED = re.compile(
     r"\b(mend(ed|s|ing)?|afresh|of (its|their|our) own|what (it|they|this) came to|so many)\b"
 )
+# Names that the style replaces; `too-long` stands only beside the name that it stands for.
+OLD_NAMES = re.compile(r"\b(_bury|_told|_said|_twice)\b|thin_round|too-long(?!.*on-long-update)")
 GENERATED = [ROOT / "docs" / name for name in reference.pages()]
 # Programs whose arguments are not checked here.
 OTHERS = {"source", "sudo", "nginx", "ssh", "export", "for", "done", "docker", "mkdocs"}
@@ -244,6 +246,24 @@ def test_words_that_the_style_replaces_are_gone(document: Path) -> None:
     text = re.sub(r"\s+", " ", document.read_text())
     # The generated pages quote the declarations of keys.
     found = [] if document in GENERATED else [m.group() for m in UNWANTED.finditer(text)]
+    assert not found
+
+
+def test_names_that_the_style_replaces_are_gone() -> None:
+    code = [
+        file
+        for folder in ("fedapp", "strategies", "clients", "benchmarks", "deploy", "examples",
+                       "experiments", "tests")
+        for pattern in ("*.py", "*.toml")
+        for file in (ROOT / folder).rglob(pattern)
+    ]  # fmt: skip
+    found = [
+        f"{name_of(file)}:{n}: {match.group()}"
+        for file in [*code, *GENERATED, ROOT / "pyproject.toml"]
+        if file != Path(__file__)
+        for n, line in enumerate(file.read_text().splitlines(), 1)
+        if (match := OLD_NAMES.search(line))
+    ]
     assert not found
 
 
