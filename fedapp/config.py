@@ -87,7 +87,7 @@ class DpKeys(Table):
         description='who clips and adds noise: the "server", to the mean; or each "client", before it sends',
     )
     delta: float = Field(
-        1e-5, gt=0, lt=1, description="of (epsilon, delta); well below 1/num-clients"
+        1e-5, gt=0, lt=1, description="delta of (epsilon, delta); well below 1/num-clients"
     )
     noise_from: Literal["system", "seed"] = Field(
         "system",
@@ -210,7 +210,7 @@ class RunConfig(Table):
         "mean", "median", "trimmed-mean", "multi-krum", "geometric-median", "centered-clipping"
     ] = Field(
         "mean",
-        description='of the updates: "mean"; against a few hostile clients "median" or "trimmed-mean", number by number, "multi-krum", "geometric-median", "centered-clipping": see docs/robustness.md',
+        description='rule for a round\'s updates: "mean"; against a few hostile clients "median" or "trimmed-mean", number by number, "multi-krum", "geometric-median", "centered-clipping": see docs/robustness.md',
     )
     mixing: Literal["none", "nnm"] = Field(
         "none",
@@ -255,7 +255,7 @@ class RunConfig(Table):
     )
     compressor: str = Field(
         "",
-        description='of what clients send: "none", "float16", "bfloat16", "qsgd", "uniform", "dithered", "natural", "sign", "topk", "ternary", "randk", "lowrank", "contextual"; empty: the algorithm\'s own (see `fedapp algorithms`)',
+        description='compressor of what clients send: "none", "float16", "bfloat16", "qsgd", "uniform", "dithered", "natural", "sign", "topk", "ternary", "randk", "lowrank", "contextual"; empty: the algorithm\'s own (see `fedapp algorithms`)',
     )
     error_feedback: bool | Literal["ef21"] = Field(
         False,
@@ -269,7 +269,7 @@ class RunConfig(Table):
         "",
         description='most that a client sends in a round, such as "50 kB", or "2 bits" for every number: the compressor\'s setting is chosen to fit; empty: as it is set',
     )
-    seed: int = Field(0, ge=0, description="of everything random")
+    seed: int = Field(0, ge=0, description="seed of all random draws")
 
     problem: str = Field(
         "",
@@ -312,7 +312,9 @@ class RunConfig(Table):
     partition_alpha: float = Field(
         0.5, gt=0, description="concentration of the Dirichlet partition: smaller is more uneven"
     )
-    classes_per_client: int = Field(2, ge=1, description="of the classes partition")
+    classes_per_client: int = Field(
+        2, ge=1, description='partition = "classes": classes that each client holds'
+    )
     samples_per_client: int = Field(
         0,
         ge=0,
@@ -320,7 +322,7 @@ class RunConfig(Table):
     )
     augmentation: Literal["none", "crop-flip", "resize-crop", "random-resized-crop"] = Field(
         "none",
-        description='of training images: "none"; "crop-flip": shifted by up to 4 pixels, half of them mirrored; "resize-crop": a window of the image enlarged by 8/7; "random-resized-crop": a part of any size, enlarged',
+        description='change of training images: "none"; "crop-flip": shifted by up to 4 pixels, half of them mirrored; "resize-crop": a window of the image enlarged by 8/7; "random-resized-crop": a part of any size, enlarged',
     )
     model: str = Field(
         "mlp-200",
@@ -335,11 +337,11 @@ class RunConfig(Table):
     )
     dtype: Literal["float32", "float64"] = Field(
         "float32",
-        description='of models, gradients and what is sent uncompressed: "float32" or "float64"',
+        description='type of models, gradients and what is sent uncompressed: "float32" or "float64"',
     )
     precision: Literal["fp32", "bf16"] = Field(
         "fp32",
-        description='of matrix products and convolutions in networks: "fp32", or "bf16": models, gradients and what is sent stay float32',
+        description='precision of matrix products and convolutions in networks: "fp32", or "bf16": models, gradients and what is sent stay float32',
     )
     device: str = Field(
         "cpu",
