@@ -32,7 +32,7 @@ log = logging.getLogger("flwr")
 FORMAT = "fedapp run 2"
 # The files of a run's directory:
 CONFIG, ROUNDS, MODEL, LOCK = "config.json", "rounds.jsonl", "model.safetensors", ".lock"
-DIVERGED = "diverged.txt"
+DIVERGED, FAILED = "diverged.txt", "failed.txt"
 TRACKERS_FILE = "trackers.json"  # the run's ids at trackers of experiments
 CHECKPOINTS = "checkpoint"
 DEFAULT_RESULTS = Path("~/fedapp-results")

@@ -15,11 +15,13 @@ from fedapp.files import DamagedFileError, arrays_digest, checkpoint_paths, load
 from fedapp.manifest import (
     CHECKPOINTS,
     DIVERGED,
+    FAILED,
     MODEL,
     ROUNDS,
     Manifest,
     different,
     identify,
+    read_manifest,
     run_path,
 )
 from fedapp.rounds_file import Record, read_rounds
@@ -97,6 +99,20 @@ def diverged_since(directory: Path, manifest: Manifest) -> int | None:
         pass
     # An older version noted a sentence only.
     return None if manifest.checked and not manifest.old_until else 0
+
+
+def failure_of(directory: Path) -> str:
+    """Return the error that ended the run in a directory; an empty string if none did. A note of another run does not count."""
+    path = directory / FAILED
+    if not path.exists():
+        return ""
+    try:
+        note = unseal(path)
+        if note and note["run"] == read_manifest(directory).identity:
+            return str(note["message"])
+    except (OSError, ConfigError, KeyError, ValueError):
+        pass
+    return ""
 
 
 def skip_reason(config: RunConfig) -> str:
