@@ -184,7 +184,7 @@ def test_an_error_is_noted_until_the_run_goes_on(
         "run_name": "run", "num_rounds": 2, "partition": "dirichlet", "max_examples": 60,
         "round_retries": 0,
     }  # fmt: skip
-    with pytest.raises(RunError, match="fewer than min-clients = 5"):
+    with pytest.raises(RunError, match="min-clients = 5 updates in its only attempt: the log"):
         run_inline(**keys, min_clients=5)
     directory = tmp_path / "run"
     assert "fewer than min-clients = 5" in status(directory).reason
