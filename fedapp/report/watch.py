@@ -160,11 +160,17 @@ def find_run(place: Path) -> Path | None:
     return place if place in written else max(written, key=written.__getitem__, default=None)
 
 
+def _latest_beside(place: Path) -> str:
+    """Return " (the latest there is 'x')" for the run beside a place that was written to last; "" if there is none."""
+    latest = None if place.exists() else find_run(place.parent)
+    return f" (the latest there is {latest.name!r})" if latest else ""
+
+
 def view(run: WatchedRun, width: int, height: int) -> RenderableType:
     """Lay out a run in a number of columns and, if that is possible, lines."""
     if not run.config:
         what = "holds no run yet" if run.place.is_dir() else "is not there yet"
-        what += did_you_mean(run.place.name, runs_in(run.place.parent))
+        what += did_you_mean(run.place.name, runs_in(run.place.parent)) or _latest_beside(run.place)
         return Panel(Text(f"Waiting for a run: {one_line(str(run.place))} {what}."), width=width)
     if not run.rounds:
         what = "It ended before its first round." if run.ended else "No rounds yet."
