@@ -37,7 +37,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages outside docs/ that are in the navigation."""
-    for place in linked_files("docs/index.md", (ROOT / "docs" / "index.md").read_text()):
+    linked = linked_files("docs/index.md", (ROOT / "docs" / "index.md").read_text())
+    for place in dict.fromkeys(linked):  # a page may have two links
         if not place.startswith("docs/"):
             files.append(File.generated(config, _uri(place), abs_src_path=str(ROOT / place)))
     return files

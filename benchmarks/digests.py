@@ -83,7 +83,7 @@ CASES: dict[str, Keys] = {
 EXTRA: dict[str, Keys] = {
     "private-server": {"dp.clip": 1.0, "dp.noise-from": "seed"},
     "private-client": {"dp.clip": 1.0, "dp.noise-from": "seed", "dp.where": "client"},
-    "clipped": {"max-update-norm": 0.01, "too-long": "clip"},
+    "clipped": {"max-update-norm": 0.01, "on-long-update": "clip"},
     "krum": {"aggregation": "multi-krum", "hostile": 0.1, "mixing": "nnm", "clients-per-round": 6},
     "centre": {"aggregation": "centered-clipping"},
     "erm": {"model": "logistic", "dtype": "float64"},

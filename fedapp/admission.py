@@ -89,7 +89,7 @@ class Admission:
             length = float(np.linalg.norm(arrays[name].astype(np.float64)))
             if length <= limit:
                 continue
-            if self.config.too_long == "reject":
+            if self.config.on_long_update == "reject":
                 text = f"'{name}' is longer than max-update-norm = {limit:g}"
                 return refusal(Reason.TOO_LONG, text)
             arrays[name] = (arrays[name] * (limit / length)).astype(arrays[name].dtype)
@@ -101,15 +101,15 @@ class Admission:
 
     def too_few_updates(self, round_: int, least: int) -> RunError:
         """Return the error that ends a run after the last attempt at a round with fewer than `least` updates."""
-        times = self.config.round_retries + 1
+        retries = self.config.round_retries
+        attempts = f"each of {retries + 1} attempts" if retries else "its only attempt"
         if self._all_too_long:
             return self.divergence(
                 f"Every update of round {round_} was more than max-update-ratio = {self.config.max_update_ratio:g} "
-                f"times as long as usual, {times} times: lower lr, or raise max-update-ratio."
+                f"times as long as usual, in {attempts}: lower lr, or raise max-update-ratio."
             )
         return RunError(
-            f"Round {round_} had fewer than min-clients = {least} updates "
-            f"{times} times: see above why clients failed."
+            f"Round {round_} had fewer than min-clients = {least} updates in {attempts}: the log says why clients failed."
         )
 
 

@@ -6,7 +6,7 @@ This module is long only because it is a list of declarations, one for each key.
 
 import re
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,6 +15,8 @@ from fedapp.models.keys import LoraKeys, Pattern
 from fedapp.names import is_file_name
 from fedapp.tables import T, Table, Value, full_path
 from fedapp.trackers import TRACKERS
+
+RENAMED = {"too-long": "on-long-update"}  # earlier names of keys
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,12 @@ def budget_of(text: str) -> tuple[float, str] | None:
     return float(found[1]) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[found[2]], "bytes"
 
 
+def with_new_names(values: dict[str, Value]) -> dict[str, Value]:
+    """Return a flat config with the values of renamed keys under their new names only."""
+    moved = {new: values[old] for old, new in RENAMED.items() if values.get(old)}
+    return values | moved | dict.fromkeys(RENAMED.keys() & values.keys(), "")
+
+
 class DpKeys(Table):
     """Differential privacy of whole clients."""
 
@@ -79,7 +87,7 @@ class DpKeys(Table):
         description='who clips and adds noise: the "server", to the mean; or each "client", before it sends',
     )
     delta: float = Field(
-        1e-5, gt=0, lt=1, description="of (epsilon, delta); well below 1/num-clients"
+        1e-5, gt=0, lt=1, description="delta of (epsilon, delta); well below 1/num-clients"
     )
     noise_from: Literal["system", "seed"] = Field(
         "system",
@@ -202,7 +210,7 @@ class RunConfig(Table):
         "mean", "median", "trimmed-mean", "multi-krum", "geometric-median", "centered-clipping"
     ] = Field(
         "mean",
-        description='of the updates: "mean"; against a few hostile clients "median" or "trimmed-mean", number by number, "multi-krum", "geometric-median", "centered-clipping": see docs/robustness.md',
+        description='rule for a round\'s updates: "mean"; against a few hostile clients "median" or "trimmed-mean", number by number, "multi-krum", "geometric-median", "centered-clipping": see docs/robustness.md',
     )
     mixing: Literal["none", "nnm"] = Field(
         "none",
@@ -233,9 +241,12 @@ class RunConfig(Table):
         ge=0,
         description="largest Euclidean norm of a vector that a client sends (statistics such as BatchNorm's then go by their median); 0: no limit",
     )
-    too_long: Literal["reject", "clip"] = Field(
+    on_long_update: Literal["reject", "clip"] = Field(
         "reject",
         description='an update above max-update-norm: "reject" it, as a failed client, or "clip" it to that length',
+    )
+    too_long: Literal["", "reject", "clip"] = Field(
+        "", description='the earlier name of on-long-update, "reject" or "clip"; empty: not set'
     )
     max_update_ratio: float = Field(
         1000.0,
@@ -244,7 +255,7 @@ class RunConfig(Table):
     )
     compressor: str = Field(
         "",
-        description='of what clients send: "none", "float16", "bfloat16", "qsgd", "uniform", "dithered", "natural", "sign", "topk", "ternary", "randk", "lowrank", "contextual"; empty: the algorithm\'s own (see `fedapp algorithms`)',
+        description='compressor of what clients send: "none", "float16", "bfloat16", "qsgd", "uniform", "dithered", "natural", "sign", "topk", "ternary", "randk", "lowrank", "contextual"; empty: the algorithm\'s own (see `fedapp algorithms`)',
     )
     error_feedback: bool | Literal["ef21"] = Field(
         False,
@@ -258,7 +269,7 @@ class RunConfig(Table):
         "",
         description='most that a client sends in a round, such as "50 kB", or "2 bits" for every number: the compressor\'s setting is chosen to fit; empty: as it is set',
     )
-    seed: int = Field(0, ge=0, description="of everything random")
+    seed: int = Field(0, ge=0, description="seed of all random draws")
 
     problem: str = Field(
         "",
@@ -301,7 +312,9 @@ class RunConfig(Table):
     partition_alpha: float = Field(
         0.5, gt=0, description="concentration of the Dirichlet partition: smaller is more uneven"
     )
-    classes_per_client: int = Field(2, ge=1, description="of the classes partition")
+    classes_per_client: int = Field(
+        2, ge=1, description='partition = "classes": classes that each client holds'
+    )
     samples_per_client: int = Field(
         0,
         ge=0,
@@ -309,7 +322,7 @@ class RunConfig(Table):
     )
     augmentation: Literal["none", "crop-flip", "resize-crop", "random-resized-crop"] = Field(
         "none",
-        description='of training images: "none"; "crop-flip": shifted by up to 4 pixels, half of them mirrored; "resize-crop": a window of the image enlarged by 8/7; "random-resized-crop": a part of any size, enlarged',
+        description='change of training images: "none"; "crop-flip": shifted by up to 4 pixels, half of them mirrored; "resize-crop": a window of the image enlarged by 8/7; "random-resized-crop": a part of any size, enlarged',
     )
     model: str = Field(
         "mlp-200",
@@ -324,11 +337,11 @@ class RunConfig(Table):
     )
     dtype: Literal["float32", "float64"] = Field(
         "float32",
-        description='of models, gradients and what is sent uncompressed: "float32" or "float64"',
+        description='type of models, gradients and what is sent uncompressed: "float32" or "float64"',
     )
     precision: Literal["fp32", "bf16"] = Field(
         "fp32",
-        description='of matrix products and convolutions in networks: "fp32", or "bf16": models, gradients and what is sent stay float32',
+        description='precision of matrix products and convolutions in networks: "fp32", or "bf16": models, gradients and what is sent stay float32',
     )
     device: str = Field(
         "cpu",
@@ -443,6 +456,20 @@ class RunConfig(Table):
     time: TimeKeys = TimeKeys()
     dp: DpKeys = DpKeys()
     lora: LoraKeys = LoraKeys()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Take a renamed key's value for the new name; the old one stays, for a hint."""
+        for old, new in RENAMED.items():
+            name = new.replace("-", "_")
+            if not (value := values.get(old) or values.get(old.replace("-", "_"))):
+                continue
+            present = values.get(new, values.get(name))
+            if present not in (None, value, cls.model_fields[name].default):
+                raise ValueError(f"{old} is the earlier name of {new}: set only the latter")
+            values = {key: given for key, given in values.items() if key != name} | {new: value}
+        return values
 
     @field_validator("error_feedback", mode="before")
     @classmethod
@@ -636,4 +663,4 @@ class RunConfig(Table):
                 values |= {f"{name}.{key}": own for key, own in value.items()}
             else:
                 values[name] = value
-        return values
+        return with_new_names(values)

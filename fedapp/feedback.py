@@ -85,10 +85,10 @@ def check(config: RunConfig, rule_is_a_mean: bool) -> None:
             'EF21\'s server knows only the plain mean of its clients: set weighting = "uniform", aggregation = "mean" and '
             f'mixing = "none", {off}.'
         )
-    if config.dp.clip or (config.max_update_norm and config.too_long == "clip"):
+    if config.dp.clip or (config.max_update_norm and config.on_long_update == "clip"):
         raise ConfigError(
-            'EF21\'s clients and server must add the same: set dp.clip = 0 and too-long = "reject", '
-            f"{off}."
+            "EF21's clients and server must add the same: set dp.clip = 0 and "
+            f'on-long-update = "reject", {off}.'
         )
     if not rule_is_a_mean:
         raise ConfigError(

@@ -28,8 +28,8 @@ from fedapp.errors import ConfigError
 Arrays = dict[str, NDArray[Any]]
 # `write_atomically` makes directories of such names; only those for files of a run are ever removed as leftovers.
 TEMPORARY = re.compile(
-    r"\.(config\.json|rounds\.jsonl|diverged\.txt|privacy\.json|privacy-ledger(-id)?\.json|trackers\.json|model\.safetensors"
-    r"|(round-)?[0-9]+\.safetensors)-[0-9a-f]{32}"
+    r"\.(config\.json|rounds\.jsonl|diverged\.txt|failed\.txt|privacy\.json|privacy-ledger(-id)?\.json|trackers\.json"
+    r"|model\.safetensors|(round-)?[0-9]+\.safetensors)-[0-9a-f]{32}"
 )
 CHECKPOINT = re.compile(r"round-[0-9]{7}\.safetensors")
 # Seconds before a partial file is deleted, where another process may be writing.

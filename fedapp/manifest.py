@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fedapp
-from fedapp.config import RunConfig
+from fedapp.config import RunConfig, with_new_names
 from fedapp.errors import ConfigError
 from fedapp.files import (
     DamagedFileError,
@@ -33,7 +33,7 @@ log = logging.getLogger("flwr")
 FORMAT = "fedapp run 2"
 # The files of a run's directory:
 CONFIG, ROUNDS, MODEL, LOCK = "config.json", "rounds.jsonl", "model.safetensors", ".lock"
-DIVERGED = "diverged.txt"
+DIVERGED, FAILED = "diverged.txt", "failed.txt"
 TRACKERS_FILE = "trackers.json"  # the run's ids at trackers of experiments
 CHECKPOINTS = "checkpoint"
 DEFAULT_RESULTS = Path("~/fedapp-results")
@@ -54,7 +54,7 @@ def with_defaults(config: dict[str, Value]) -> dict[str, Value]:
     """Return a config with the defaults of the keys that it lacks."""
     from fedapp.parsing import parse_run_config  # slow to import: torch comes with it
 
-    return parse_run_config({}).flat() | config
+    return with_new_names(parse_run_config({}).flat() | config)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from pathlib import PureWindowsPath
 
 # What Windows takes for a device in every directory, also with an extension.
 DEVICE = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])\s*(\..*)?")
+# Words of other programs, and what config keys say instead.
+USUAL_WORDS = {"path": "dir", "directory": "dir", "folder": "dir"}
 
 
 def is_file_name(text: str) -> bool:
@@ -27,9 +29,9 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     A key without its table, such as `mu`, is near to `fedprox.mu`.
     """
     names = list(choices)
-    near = get_close_matches(word.lower(), names, n=1) or [
-        name for name in names if name.rpartition(".")[2] == word
-    ]
+    usual = "-".join(USUAL_WORDS.get(part, part) for part in word.lower().split("-"))
+    near = [usual] if usual in names else get_close_matches(word.lower(), names, n=1)
+    near = near or [name for name in names if name.rpartition(".")[2] == word]
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

@@ -53,7 +53,7 @@ def _end_of(observer: Observer) -> Callable[..., None]:
 
 
 class ResultsWriter(Observer):
-    """Writes each round to `rounds.jsonl` and, however the run ends, its model; notes that a run diverged."""
+    """Writes each round to `rounds.jsonl` and, however the run ends, its model; notes why it ended early."""
 
     def __init__(
         self, directory: RunDirectory, model: Callable[[], dict[str, NDArray[Any]]]
@@ -68,4 +68,5 @@ class ResultsWriter(Observer):
         """Write the model of the rounds so far."""
         if isinstance(error, DivergedError):
             self._directory.write_divergence(error)
+        self._directory.write_failure(error)
         self._directory.write_model(self._model())

@@ -22,11 +22,13 @@ from fedapp.files import (
 from fedapp.manifest import (
     CHECKPOINTS,
     DIVERGED,
+    FAILED,
     MODEL,
     ROUNDS,
     Manifest,
     different,
     identify,
+    read_manifest,
     run_path,
 )
 from fedapp.rounds_file import Record, read_rounds
@@ -110,6 +112,20 @@ def diverged_since(directory: Path, manifest: Manifest) -> int | None:
             f"{damage} It says since when the run diverged: restore it from a backup, or remove it to continue from the "
             "newest checkpoint."
         ) from None
+
+
+def failure_of(directory: Path) -> str:
+    """Return the error that ended the run in a directory; an empty string if none did. A note of another run does not count."""
+    path = directory / FAILED
+    if not path.exists():
+        return ""
+    try:
+        note = unseal(path)
+        if note and note["run"] == read_manifest(directory).identity:
+            return str(note["message"])
+    except (OSError, ConfigError, KeyError, ValueError):
+        pass
+    return ""
 
 
 def skip_reason(config: RunConfig) -> str:

@@ -1,7 +1,7 @@
 """The directory of a run, `<results-dir>/<run-name>/`: create or continue it, lock it, and write what a run leaves.
 
 It holds `config.json` (see manifest.py), `rounds.jsonl` (see rounds_file.py), `model.safetensors`, checkpoints if asked
-for, and a note if the run diverged.
+for, and a note if the run diverged or failed.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from fedapp.config import RunConfig
 from fedapp.doors import short
-from fedapp.errors import ConfigError, DivergedError, RunError
+from fedapp.errors import ConfigError, DivergedError, RunError, unexpected
 from fedapp.files import (
     DamagedFileError,
     arrays_digest,
@@ -39,6 +39,7 @@ from fedapp.files import (
 from fedapp.manifest import (
     CONFIG,
     DIVERGED,
+    FAILED,
     LOCK,
     MODEL,
     PARTIAL,
@@ -80,8 +81,9 @@ class RunDirectory:
         """Return the directory."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        """Note an error that was not noted yet, and close the directory."""
+        self.write_failure(error)
         self.close()
 
     @property
@@ -142,6 +144,15 @@ class RunDirectory:
         except OSError as full:  # the user must hear of the divergence itself
             log.warning("That the run diverged could not be noted in %s: %s", self.path, full)
 
+    def write_failure(self, error: BaseException | None) -> None:
+        """Note the error that ended the run, for tables and pages; Ctrl-C is none, and a divergence has its own note."""
+        is_noted = isinstance(error, DivergedError) or (self.path / FAILED).exists()
+        if is_noted or not isinstance(error, Exception):
+            return
+        known = error if isinstance(error, ConfigError | RunError) else unexpected(error)
+        with suppress(OSError):  # the user hears of the error itself
+            write_text(self.path / FAILED, seal({"message": str(known), "run": self.identity}))
+
     def write_model(self, tensors: dict[str, NDArray[Any]]) -> None:
         """Write the model, all of it or nothing."""
         whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
@@ -192,6 +203,7 @@ class RunDirectory:
                     model = load_arrays(self.path / MODEL, {}, old=True)[0]
                     manifest = replace(manifest, model=arrays_digest(model, {}))
             manifest.write(self.path)
+            (self.path / FAILED).unlink(missing_ok=True)  # it is tried again
             fsync(self.path.parent)
         return manifest
 

@@ -221,11 +221,16 @@ def run_command(
 def _how_to_continue(
     interrupt: KeyboardInterrupt, runner: Runner | None, words: Sequence[str]
 ) -> str:
-    """Say what is saved, and with which command to continue."""
+    """Say what is saved, what was not started, and with which command to continue."""
+    from fedapp.manifest import run_path
+
     said = str(interrupt) or "Interrupted; the rounds so far are saved"
     if not runner or not words:
         return f"{said}."
-    if any(plan.name for plan, _ in runner.planned):  # complete runs are skipped
+    swept = [config for plan, config in runner.planned if plan.name]
+    if swept:  # complete runs are skipped
+        left = sum(not run_path(config).exists() for config in swept)
+        said += f"; not started: {left} of {len(swept)} runs" if left else ""
         return f"{said}; continue with: {shlex.join(['fedapp', *words])}"
     if not isinstance(interrupt, RunInterruptedError) or not interrupt.resumable:
         return f"{said}."

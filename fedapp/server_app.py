@@ -91,6 +91,8 @@ def run(grid: Grid, config: RunConfig) -> RunDirectory:
         notes += [tracker.note for tracker in trackers]
         if config.tensorboard:
             notes.append('tensorboard = true still works; it is now tracker = "tensorboard".')
+        if config.too_long:
+            notes.append(f'too-long = "{config.too_long}" still works; it is now on-long-update.')
         console = RunConsole(config, directory.path, size, notes, attendance)
         shown_by = [console, *trackers]
         observers = _observers(config, problem, strategy, directory, checkpoints, shown_by)

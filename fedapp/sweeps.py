@@ -1,7 +1,7 @@
 """Sweep files: one TOML file of run-config keys, with a table `[sweep]` of axes; runs are their product.
 
-An axis is a key and its values, `seed = [0, 1, 2]`; or, under any other name, a list of tables, each with
-a `name`, that set several keys at once. Lists in such a table are a grid:
+An axis is a key and its values, `seed = [0, 1, 2]` or `fedprox.mu = [0.01, 0.1]`; or, under any other name, a list of
+tables, each with a `name`, that set several keys at once. Lists in such a table are a grid:
 
     [[sweep.method]]
     name = "fedpaq-8bit"
@@ -44,10 +44,20 @@ def read_runs(path: Path) -> list[PlannedRun]:
     common = flat_keys(path, table)
     if axes is None:
         return [PlannedRun("", common, preset=path)]
-    if not isinstance(axes, dict) or not all(isinstance(a, list) and a for a in axes.values()):
+    axes = _flat_axes(axes) if isinstance(axes, dict) else {"": None}
+    if not all(isinstance(axis, list) and axis for axis in axes.values()):
         raise ConfigError(f"The table [sweep] of {path} must give each axis a list of values.")
     points = [_points(path, key, axis) for key, axis in axes.items()]
     return plan_product(path.stem, common, points, str(path))
+
+
+def _flat_axes(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return axes by their dotted keys: TOML reads `fedprox.mu = [...]` without quotes as a table in a table."""
+    axes: dict[str, Any] = {}
+    for key, axis in table.items():
+        is_table = isinstance(axis, dict) and axis
+        axes |= _flat_axes(axis, f"{prefix}{key}.") if is_table else {prefix + key: axis}
+    return axes
 
 
 def plan_product(

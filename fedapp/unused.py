@@ -14,7 +14,6 @@ from fedapp.registry import ALGORITHMS, find_algorithm
 # key -> the key that decides whether it is used, and the values with which it is
 USED_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
     "lr-decay": ("lr-schedule", ("exponential",)),
-    "local-steps": ("local-epochs", (0,)),
     "trim": ("aggregation", ("trimmed-mean",)),
     "clip-radius": ("aggregation", ("centered-clipping",)),
     "partition-alpha": ("partition", ("dirichlet",)),
@@ -30,7 +29,7 @@ USED_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
 }
 # key -> the key that must be above 0 for it
 USED_ABOVE_0 = {
-    "too-long": "max-update-norm",
+    "on-long-update": "max-update-norm",
     "dp.noise-multiplier": "dp.clip",
     "dp.where": "dp.clip",
     "dp.delta": "dp.clip",
@@ -39,6 +38,13 @@ USED_ABOVE_0 = {
     "lora.alpha": "lora.rank",
     "lora.targets": "lora.rank",
 }
+# key -> the keys that must be 0 for it
+USED_AT_0 = {
+    "local-steps": ("local-epochs",),
+    "dithered.step": ("dithered.nmse",),
+    "contextual.step": ("contextual.nmse", "contextual.max-bytes"),
+}
+COLUMNS = ("features", "target", "group")  # keys that name columns of a table
 
 
 def unused_keys(config: RunConfig) -> dict[str, str]:
@@ -91,6 +97,12 @@ def _reasons(values: Mapping[str, Any], algorithm: Algorithm | None) -> Iterator
     for key, decisive in USED_ABOVE_0.items():
         if not values.get(decisive, 1):
             yield key, f"{decisive} is 0"
+    for key, others in USED_AT_0.items():
+        for decisive in others:
+            if value := values.get(decisive):
+                yield key, f"{decisive} is {value}"
+    if values.get("aggregation") == "mean" and values.get("mixing") == "none":
+        yield "hostile", "aggregation is mean"
     if "dataset" in values:
         yield from _of_problems(*(str(values.get(k, "")) for k in ("problem", "dataset", "model")))
 
@@ -128,6 +140,10 @@ def _of_problems(problem: str, dataset: str, model: str) -> Iterator[tuple[str, 
     why = f"the problem is {kind.name}"
     if not kind.uses_model and not is_outside(problem):
         yield "model", why
+    if not is_outside(problem) and not is_outside(dataset):
+        for key in COLUMNS:
+            if key not in kind.columns:
+                yield key, why
     if any(map(is_outside, (problem, dataset, model))):
         return
     for other in KINDS:

@@ -34,7 +34,10 @@ class VROptions(Options):
     """VR-DIANA."""
 
     probability: float = Field(
-        0.0, ge=0, le=1, description="of a new snapshot w_i; 0: 1/(batches of the client)"
+        0.0,
+        ge=0,
+        le=1,
+        description="probability of a new snapshot w_i; 0: 1/(batches of the client)",
     )
 
 

@@ -32,9 +32,9 @@ class Options(Table):
     blocks: int = Field(
         5,
         ge=1,
-        description="into which the model is divided, beside the shared one (its head)",
+        description="blocks into which the model is divided, beside the shared one (its head)",
     )
-    momentum: float = Field(0.5, ge=0, lt=1, description="lambda, of the server's step")
+    momentum: float = Field(0.5, ge=0, lt=1, description="lambda: momentum of the server's step")
     control: Literal["consistent", "printed", "equation-71", "scaled"] = Field(
         "consistent",
         description='fedbcgd-plus: how c is renewed, by equation 72 ("consistent"), by line 26 ("printed"), by '

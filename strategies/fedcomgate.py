@@ -64,7 +64,7 @@ class Options(GateOptions):
     )
     memory: Literal["none", "local", "paper", "paper-sampled"] = Field(
         "none",
-        description='of what compression left out: "local" (error feedback), "paper" (equation 9 as printed), "paper-sampled" (m = |S| in it), "none"',
+        description='memory of what compression left out: "local" (error feedback), "paper" (equation 9 as printed), "paper-sampled" (m = |S| in it), "none"',
     )
 
 

@@ -6,7 +6,7 @@ Long, because it has one test for each way in which a run can be interrupted and
 import json
 import shutil
 import signal
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,16 @@ from filelock import FileLock
 from fedapp import client_app, files, run_directory
 from fedapp.building import make_strategy
 from fedapp.checkpoint import Checkpoints
+from fedapp.config import RENAMED
 from fedapp.engine import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.ledger import Place
+from fedapp.manifest import read_manifest
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.progress import skip_reason
 from fedapp.registry import ALGORITHMS, keeps_state
+from fedapp.report.runs import load_runs
 from fedapp.run_directory import set_partial_aside
 from fedapp.tables import Value
 from tests.conftest import kebab, read_rounds
@@ -353,6 +356,26 @@ def test_a_schedule_that_depends_on_all_rounds_cannot_be_made_longer(tmp_path: P
     run(tmp_path, keys)
     with pytest.raises(ConfigError, match="another num-rounds"):
         run(tmp_path, keys | {"num-rounds": 12}, resume=True)
+
+
+@pytest.mark.parametrize("key", [*RENAMED, *RENAMED.values()])
+def test_a_run_with_the_earlier_name_of_a_key_goes_on(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = KEYS | {"max-update-norm": 0.05}
+    new = run(tmp_path, keys | {"on-long-update": "clip"})
+    manifest = read_manifest(new)
+    old = {k: v for k, v in manifest.config.items() if k != "on-long-update"}
+    replace(manifest, config=old | dict.fromkeys(RENAMED, "clip")).write(new)
+    assert load_runs([new])[0].config["on-long-update"] == "clip"
+    with pytest.raises(ConfigError, match="another on-long-update"):
+        run(tmp_path, keys | {"num-rounds": 12}, resume=True)
+    resumed = run(tmp_path, keys | {"num-rounds": 12, key: "clip"}, resume=True)
+    hint = 'too-long = "clip" still works; it is now on-long-update.'
+    assert (hint in capsys.readouterr().out) == (key in RENAMED)
+    assert read_manifest(resumed).config["on-long-update"] == "clip"
+    whole = run(tmp_path / "whole", keys | {"num-rounds": 12, "on-long-update": "clip"})
+    assert_same(whole, resumed)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fedcomgate"])

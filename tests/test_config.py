@@ -69,6 +69,14 @@ def test_a_mistake_is_one_sentence_that_says_what_is_allowed(
     assert sentence.endswith(".")
 
 
+def test_the_earlier_name_of_a_key_still_counts() -> None:
+    config = parse_run_config({"too-long": "clip", "on-long-update": "reject"})  # its default
+    assert config.on_long_update == RunConfig(too_long="clip").on_long_update == "clip"
+    assert config.flat() == parse_run_config({"on-long-update": "clip"}).flat()
+    with pytest.raises(ConfigError, match="too-long is the earlier name of on-long-update"):
+        parse_run_config({"too-long": "reject", "on-long-update": "clip"})
+
+
 def test_an_integer_will_do_for_a_float() -> None:
     assert parse_run_config({"lr": 1}).lr == 1.0
 

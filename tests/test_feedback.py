@@ -101,7 +101,7 @@ def test_without_loss_it_changes_nothing(algorithm: str, run_inline: RunInline) 
         ({"weighting": "examples"}, "uniform"),
         ({"aggregation": "median"}, 'aggregation = "mean"'),
         ({"dp__clip": 1.0}, "dp.clip = 0"),
-        ({"max_update_norm": 1.0, "too_long": "clip"}, 'too-long = "reject"'),
+        ({"max_update_norm": 1.0, "on_long_update": "clip"}, 'on-long-update = "reject"'),
         ({"algorithm": "scaffold"}, "error-feedback = true"),
         ({"algorithm": "fedgate"}, "error-feedback = true"),
         ({"algorithm": "gradma-s"}, "error-feedback = true"),

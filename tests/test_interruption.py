@@ -157,15 +157,17 @@ def test_a_sweep_continues_when_it_is_started_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preset = tmp_path / "try.toml"
-    preset.write_text('dataset = "quadratic"\nnum-rounds = 4\n[sweep]\nseed = [0, 1]\n')
+    preset.write_text('dataset = "quadratic"\nnum-rounds = 4\n[sweep]\nseed = [0, 1, 2]\n')
     words = ["run", str(preset), "--engine", "inline", "--out", str(tmp_path / "out")]
     assert main(words) == 130
-    assert told_command(capsys.readouterr().err) == words
+    told = capsys.readouterr().err
+    assert told_command(told) == words
+    assert "round 3 of 4, with a checkpoint; not started: 2 of 3 runs; continue with: " in told
     monkeypatch.undo()
     assert main(words) == 0
     said = capsys.readouterr().out
     assert said.count("Continuing after round 3.") == 1
-    assert "Run: try-seed-0, try-seed-1" in said
+    assert "Run: try-seed-0, try-seed-1, try-seed-2" in said
     assert not list((tmp_path / "out").glob("*.partial-*"))
 
 

@@ -21,6 +21,13 @@ def test_every_key_is_declared_once_with_its_default_and_a_description() -> None
     assert all(key.description for key in KEYS)
 
 
+def test_a_description_begins_with_its_subject() -> None:
+    """It is read beside a value, in `fedapp keys` and in pyproject.toml, not after the key's name."""
+    assert not [
+        key.path for key in KEYS if key.description.lower().startswith(("of ", "to ", "into "))
+    ]
+
+
 @pytest.mark.parametrize("key", [key for key in KEYS if key.names], ids=lambda key: key.path)
 def test_a_description_says_what_the_choices_are(key: Key) -> None:
     missing = [name for name in key.names if f'"{name}"' not in key.description and name]

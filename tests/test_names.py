@@ -33,6 +33,8 @@ def test_the_nearest_choice(word: str, nearest: str) -> None:
         ),
         ("gradma.memory", 3, "There is no config key 'gradma.memory' (did you mean 'gradma.memory-size'?)"),
         ("levels", 3, "There is no config key 'levels' (did you mean 'qsgd.levels'?)"),
+        ("data-path", "/data", "There is no config key 'data-path' (did you mean 'data-dir'?)"),
+        ("results-folder", "/data", "(did you mean 'results-dir'?)"),
         ("colour", 3, "There is no config key 'colour': `fedapp config` lists those there are."),
         (
             "algorithm", "fedcom-gate",

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedapp import client_app
+from fedapp import building, client_app
 from fedapp.attendance import Attendance
 from fedapp.building import make_strategy
 from fedapp.checkpoint import Checkpoints, CheckpointWriter
 from fedapp.config import RunConfig
 from fedapp.console import RunConsole
 from fedapp.engine import InlineGrid
-from fedapp.errors import DivergedError, RunError
+from fedapp.errors import ConfigError, DivergedError, RunError
 from fedapp.figures import COLUMNS
 from fedapp.hosting import Hosting
 from fedapp.manifest import read_manifest
@@ -22,11 +22,13 @@ from fedapp.observers import Observer, ResultsWriter, ending
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.progress import diverged_since, progress_of
+from fedapp.report.runs import read_run
+from fedapp.report.status import State, Status
 from fedapp.rounds import run_rounds
 from fedapp.rounds_file import Record
 from fedapp.run_directory import RunDirectory
 from fedapp.tables import Value
-from tests.conftest import kebab, read_rounds
+from tests.conftest import RunInline, kebab, read_rounds
 
 
 class Diary(Observer):
@@ -138,6 +140,10 @@ def test_the_end_of_a_block_without_an_error() -> None:
 # What each of them does.
 
 
+def status(directory: Path) -> Status:
+    return read_run(directory).status
+
+
 def model() -> dict[str, Any]:
     return {"x": np.arange(3.0)}
 
@@ -169,6 +175,52 @@ def test_a_divergence_is_noted_and_the_model_written(tmp_path: Path) -> None:
         writer.on_end(DivergedError("too far", since=1))
     assert diverged_since(directory.path, read_manifest(directory.path)) == 1
     assert (directory.path / "model.safetensors").exists()
+
+
+def test_an_error_is_noted_until_the_run_goes_on(
+    tmp_path: Path, run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: dict[str, Value] = {
+        "run_name": "run", "num_rounds": 2, "partition": "dirichlet", "max_examples": 60,
+        "round_retries": 0,
+    }  # fmt: skip
+    with pytest.raises(RunError, match="min-clients = 5 updates in its only attempt: the log"):
+        run_inline(**keys, min_clients=5)
+    directory = tmp_path / "run"
+    assert "fewer than min-clients = 5" in status(directory).reason
+    (directory / f".failed.txt-{'0' * 32}").mkdir()  # a process was killed as it wrote the note
+
+    def stop(*_: object) -> None:
+        assert status(directory).state is State.RUNNING
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ResultsWriter, "on_round", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_inline(**keys, resume=True)
+    assert status(directory).state is State.INTERRUPTED
+    assert not list(directory.glob("*failed*"))
+    monkeypatch.setattr(ResultsWriter, "on_start", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_inline(**keys, resume=True)
+    assert status(directory).text == (
+        "failed after 0 of 2 rounds: ZeroDivisionError: division by zero"
+    )
+    monkeypatch.undo()
+    run_inline(**keys, resume=True)
+    assert status(directory).complete
+    assert not (directory / "failed.txt").exists()
+
+
+def test_an_error_before_the_first_round_is_noted(
+    tmp_path: Path, run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConfigError("Nothing fits: choose something else.")
+
+    monkeypatch.setattr(building, "make_strategy", refuse)
+    with pytest.raises(ConfigError):
+        run_inline(run_name="run")
+    assert status(tmp_path / "run").reason == "Nothing fits: choose something else."
 
 
 def test_checkpoints_are_written_when_they_are_due(tmp_path: Path) -> None:

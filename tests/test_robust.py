@@ -70,7 +70,7 @@ def test_median_and_trimmed_mean_by_hand() -> None:
         {"aggregation": "median"},
         {"aggregation": "trimmed-mean"},
         {"max_update_norm": 20.0},
-        {"max_update_norm": 20.0, "too_long": "clip", "aggregation": "trimmed-mean"},
+        {"max_update_norm": 20.0, "on_long_update": "clip", "aggregation": "trimmed-mean"},
     ],
 )
 def test_one_hostile_client_does_no_harm(keys: dict[str, Value], run_inline: RunInline) -> None:
@@ -78,13 +78,13 @@ def test_one_hostile_client_does_no_harm(keys: dict[str, Value], run_inline: Run
     assert harmed[-1]["distance"] > 1e3
     rounds = read_rounds(run_inline(**KEYS, **keys))
     assert rounds[-1]["distance"] < 0.05
-    refused = keys.get("max_update_norm") and keys.get("too_long") != "clip"
+    refused = keys.get("max_update_norm") and keys.get("on_long_update") != "clip"
     assert rounds[0]["failures"] == (1 if refused else 0)
 
 
 @pytest.mark.usefixtures("hostile")
 def test_what_is_too_long_is_clipped_to_the_limit(run_inline: RunInline) -> None:
-    keys = KEYS | {"num_rounds": 1, "lr": 1e-6, "max_update_norm": 0.5, "too_long": "clip"}
+    keys = KEYS | {"num_rounds": 1, "lr": 1e-6, "max_update_norm": 0.5, "on_long_update": "clip"}
     before = strategy().x
     directory = run_inline(**keys)
     from safetensors.numpy import load_file
@@ -99,11 +99,11 @@ def test_rules_that_are_no_mean_refuse(name: str) -> None:
     own: dict[str, Value] = {"algorithm": name, "dataset": "digits"}
     if name in ("qsgd", "diana", "vrdiana"):
         own["local_steps"] = 1
-    for keys in ({"aggregation": "median"}, {"max_update_norm": 1.0, "too_long": "clip"}):
+    for keys in ({"aggregation": "median"}, {"max_update_norm": 1.0, "on_long_update": "clip"}):
         if ALGORITHMS[name].strategy.rule_is_a_mean:
             strategy(**own, **keys)
         else:
-            with pytest.raises(ConfigError, match=r"set (aggregation|too-long) ="):
+            with pytest.raises(ConfigError, match=r"set (aggregation|on-long-update) ="):
                 strategy(**own, **keys)
     strategy(**own, max_update_norm=1.0)
     with pytest.raises(ConfigError, match=r"has no weights|set aggregation"):

@@ -159,7 +159,7 @@ def test_a_model_that_overflows_ends_the_run_with_the_last_finite_one(
     assert np.isfinite(load_file(tmp_path / "overflow" / "model.safetensors")["x"]).all()
 
 
-def test_a_thin_round_is_repeated_with_a_fresh_cohort(
+def test_a_round_with_too_few_updates_is_repeated_with_a_fresh_cohort(
     run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fedavg = registry.ALGORITHMS["fedavg"]

@@ -277,6 +277,14 @@ def test_a_sweep_without_the_metric_to_choose_by_shows_all_runs(
     assert "Run: try-lr-0.1, try-lr-0.2" in told.out
 
 
+@pytest.mark.parametrize("key", ["fedprox.mu", "'fedprox.mu'"])
+def test_an_axis_may_be_a_dotted_key(key: str, tmp_path: Path) -> None:
+    (tmp_path / "try.toml").write_text(f"[sweep]\nseed = [1]\n{key} = [0.01, 0.1]\n")
+    runs = read_runs(tmp_path / "try.toml")
+    assert [run.values for run in runs] == [{"seed": 1, "fedprox.mu": mu} for mu in (0.01, 0.1)]
+    assert runs[0].name == "try-seed-1-fedprox.mu-0.01"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -284,6 +292,9 @@ def test_a_sweep_without_the_metric_to_choose_by_shows_all_runs(
         ("[[sweep.method]]\nlr = 0.1", "needs a name"),
         ("[sweep]\nseed = [1, 1]", "the same name"),
         ("sweep = [1]", "a list of values"),
+        ("sweep = 1", "a list of values"),
+        ("[sweep]\nfedprox.mu = 0.1", "a list of values"),
+        ("[sweep.fedprox]", "a list of values"),
         ("[sweep", "cannot be read"),
         ('[[sweep.method]]\nname = "a"\nlr = []', "leaves nothing to run"),
         ('[[sweep.method]]\nname = "a"\nlr = 0.1\n[sweep]\nlr = [1.0]', "Two axes of .* set lr"),

@@ -1,6 +1,7 @@
 """Keys that are set and make no difference are named, once."""
 
 import logging
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from fedapp.keys import declared_keys
 from fedapp.parsing import config_type, parse_run_config
 from fedapp.registry import ALGORITHMS
 from fedapp.tables import Value
-from fedapp.unused import USED_ABOVE_0, USED_WITH, unused_keys, warning
+from fedapp.unused import COLUMNS, USED_ABOVE_0, USED_AT_0, USED_WITH, unused_keys, warning
 
 SMALL: dict[str, Value] = {
     "dataset": "quadratic", "num-clients": 2, "clients-per-round": 2, "num-rounds": 1,
@@ -40,6 +41,39 @@ SMALL: dict[str, Value] = {
         ({"vit.image-size": 32}, {"vit.image-size": "model is mlp-200"}),
         ({"lr-decay": 0.5}, {"lr-decay": "lr-schedule is constant"}),
         ({"lr-decay": 0.5, "lr-schedule": "exponential"}, {}),
+        ({"local-steps": 3, "local-epochs": 2}, {"local-steps": "local-epochs is 2"}),
+        (
+            {"features": "a b", "target": "y", "hostile": 0.2},
+            {
+                "features": "the problem is classification",
+                "target": "the problem is classification",
+                "hostile": "aggregation is mean",
+            },
+        ),
+        ({"dataset": "wine", "features": "a b", "target": "y", "group": "g"}, {}),
+        ({"problem": "text-classification", "features": "a", "target": "y", "group": "g"}, {}),
+        (
+            {"dataset": "shakespeare", "features": "a", "target": "y", "group": "g"},
+            {"target": "the problem is next-character"},
+        ),
+        ({"dataset": "some.module:data", "features": "a b", "target": "y"}, {}),
+        ({"model": "logistic", "group": "g"}, {"group": "the problem is linear"}),
+        ({"hostile": 0.2, "aggregation": "median"}, {}),
+        ({"hostile": 0.2, "mixing": "nnm"}, {}),
+        ({"compressor": "dithered", "dithered.step": 0.5}, {}),
+        (
+            {"compressor": "dithered", "dithered.step": 0.5, "dithered.nmse": 0.1},
+            {"dithered.step": "dithered.nmse is 0.1"},
+        ),
+        ({"compressor": "contextual", "contextual.step": 0.5}, {}),
+        (
+            {"compressor": "contextual", "contextual.step": 0.5, "contextual.nmse": 0.1},
+            {"contextual.step": "contextual.nmse is 0.1"},
+        ),
+        (
+            {"compressor": "contextual", "contextual.step": 0.5, "contextual.max-bytes": 900},
+            {"contextual.step": "contextual.max-bytes is 900"},
+        ),
         ({"dp.delta": 0.5}, {"dp.delta": "dp.clip is 0"}),
         ({"dp.delta": 0.5, "dp.clip": 1.0}, {}),
     ],
@@ -65,6 +99,7 @@ def test_no_algorithm_ignores_its_own_keys(name: str) -> None:
 def test_the_keys_in_the_tables_are_declared() -> None:
     declared = {key.path for key in declared_keys(config_type())}
     assert {*USED_WITH, *(key for key, _ in USED_WITH.values())} <= declared
+    assert {*USED_AT_0, *chain(*USED_AT_0.values()), *COLUMNS, "hostile"} <= declared
     assert {*USED_ABOVE_0, *USED_ABOVE_0.values()} <= declared
 
 

@@ -149,10 +149,10 @@ def check(config: RunConfig, rule_is_a_mean: bool) -> None:
                 f"The noise is made for a mean, and a {rule} can move further: set "
                 f'{key} = "{default}", or dp.clip = 0.'
             )
-    if config.max_update_norm and config.too_long == "clip" and not rule_is_a_mean:
+    if config.max_update_norm and config.on_long_update == "clip" and not rule_is_a_mean:
         raise ConfigError(
             f"{config.algorithm}'s clients go by what they sent, and would not know that it was "
-            'clipped: set too-long = "reject".'
+            'clipped: set on-long-update = "reject".'
         )
     rule_of(config)
 

@@ -124,9 +124,9 @@ class Uniform(Compressor):
     is decoded is off by that many steps, as in FedCOM's figure 9.
     """
 
-    bits: int = Field(8, ge=1, le=16, description="of a number, 1 to 16")
+    bits: int = Field(8, ge=1, le=16, description="bits per number, 1 to 16")
     rounding: Literal["stochastic", "nearest"] = Field(
-        "stochastic", description='to a level: "stochastic" (unbiased) or "nearest"'
+        "stochastic", description='rounding to a level: "stochastic" (unbiased) or "nearest"'
     )
     scope: Literal["tensor", "vector"] = Field(
         "tensor",

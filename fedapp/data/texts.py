@@ -47,7 +47,9 @@ def _words(
 ) -> tuple[Part, Part]:
     keys = config.table(TextKeys)
     if train and train.is_play:
-        return numbered(*_passages(_said(train, config), keys, 0.0 if whole else TEST_SHARE))
+        return numbered(
+            *_passages(_texts_by_group(train, config), keys, 0.0 if whole else TEST_SHARE)
+        )
 
     def part(table: Table | None) -> Part | None:
         if table is None:
@@ -148,7 +150,7 @@ def _characters(
     return both_splits(first, second, whole)
 
 
-def _said(table: Table, config: RunConfig) -> dict[str, str]:
+def _texts_by_group(table: Table, config: RunConfig) -> dict[str, str]:
     """Return all that each group says, in order, line by line; without groups, all texts are one."""
     texts = columns.texts(table, columns.text_column(table, config.features))
     name = columns.find_column(table, "group", config.group, columns.GROUP_COLUMNS)
@@ -161,7 +163,7 @@ def _said(table: Table, config: RunConfig) -> dict[str, str]:
 
 def _coded(table: Table | None, config: RunConfig) -> dict[str, NDArray[np.uint8]]:
     """Return what each group says as characters' numbers."""
-    said = _said(table, config) if table else {}
+    said = _texts_by_group(table, config) if table else {}
     return {name: characters(text) for name, text in said.items()}
 
 

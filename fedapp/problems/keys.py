@@ -32,7 +32,7 @@ class ErmKeys(Table):
     positive: int = Field(
         0,
         ge=0,
-        description='of model = "logistic" and "sigmoid-erm": the class that is separated from others',
+        description='class that model = "logistic" and "sigmoid-erm" separate from others',
     )
     negative: int = Field(-1, ge=-1, description="the other class; -1: all the rest")
     regularization: float = Field(1e-4, gt=0, description="lambda over the smoothness constant L")

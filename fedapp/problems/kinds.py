@@ -45,6 +45,7 @@ class Kind:
     is_network: bool = False  # algorithms may look into it, and nodes may have their own data
     # The samples that a partition divides, by class, by tenths of a number or by group; None: there are none.
     data: "Callable[[RunConfig], Divisible] | None" = None
+    columns: tuple[str, ...] = ()  # the keys that it reads of those that name a table's columns
     regularizer: str = ""  # the key of the problem's own regulariser; weight-decay is then refused
 
 
@@ -203,6 +204,7 @@ REGRESSION = Kind(
     datasets=("diabetes",),
     is_network=True,
     data=_loads("tabular:RegressionTable"),
+    columns=("features", "target", "group"),
 )
 TABLE = Kind(
     name="tabular-classification",
@@ -213,6 +215,7 @@ TABLE = Kind(
     datasets=("breast_cancer", "wine"),
     is_network=True,
     data=_loads("tabular:Table"),
+    columns=("features", "target", "group"),
 )
 TEXT = Kind(
     name="text-classification",
@@ -223,6 +226,7 @@ TEXT = Kind(
     datasets=("speeches",),
     is_network=True,
     data=_loads("text:Text"),
+    columns=("features", "target", "group"),
 )
 CHARACTERS = Kind(
     name="next-character",
@@ -233,6 +237,7 @@ CHARACTERS = Kind(
     datasets=("shakespeare",),
     is_network=True,
     data=_loads("characters:Characters"),
+    columns=("features", "group"),
 )
 INFERRED = Kind(  # a user's data set decides what is trained
     name="dataset",

@@ -1,4 +1,4 @@
-"""How far a run is: complete, running, interrupted or diverged. Decided here for every table and picture."""
+"""How far a run is: complete, running, interrupted, failed or diverged. Decided here for every table and picture."""
 
 import os
 import sys
@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from fedapp.manifest import DIVERGED, LOCK
-from fedapp.progress import has_ended
+from fedapp.names import one_line
+from fedapp.progress import failure_of, has_ended
+
+LONGEST_REASON = 60  # characters, for legends of pictures
 
 
 class State(StrEnum):
@@ -20,16 +24,18 @@ class State(StrEnum):
     COMPLETE = "complete"  # all rounds are there, or its target is reached
     RUNNING = "running"  # a process is at work on it
     INTERRUPTED = "interrupted"  # rounds are missing, and nobody is at work on it
+    FAILED = "failed"  # an error ended it
     DIVERGED = "diverged"  # its model was no longer finite
 
 
 @dataclass(frozen=True)
 class Status:
-    """A run's state, and how many of its rounds are done."""
+    """A run's state, how many of its rounds are done, and the error that ended it, if one did."""
 
     state: State = State.COMPLETE
     done: int = 0
     planned: int = 0
+    reason: str = ""
 
     @property
     def complete(self) -> bool:
@@ -42,7 +48,9 @@ class Status:
         if self.complete:
             return str(self.state)
         between = ", " if self.state is State.RUNNING else " after "
-        return f"{self.state}{between}{self.done} of {self.planned} rounds"
+        text = f"{self.state}{between}{self.done} of {self.planned} rounds"
+        reason = one_line(shorten(self.reason.rstrip("."), LONGEST_REASON, placeholder=" ..."))
+        return f"{text}: {reason}" if reason else text
 
 
 def status_of(
@@ -55,6 +63,8 @@ def status_of(
         return Status(State.COMPLETE, done, planned)
     if (directory / DIVERGED).is_file():
         return Status(State.DIVERGED, done, planned)
+    if reason := failure_of(directory):
+        return Status(State.FAILED, done, planned, reason)
     state = State.RUNNING if is_held(directory) else State.INTERRUPTED
     return Status(state, done, planned)
 

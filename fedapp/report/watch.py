@@ -114,7 +114,7 @@ class WatchedRun:
                 self.status = status_of(self.directory, self.config, self.rounds)
         except FileNotFoundError:  # removed, perhaps to start again, or not complete yet
             return
-        self.ended = closed or self.status.state in (State.COMPLETE, State.DIVERGED)
+        self.ended = closed or self.status.state in (State.COMPLETE, State.DIVERGED, State.FAILED)
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Return the rounds that have a metric, and its value in each."""
@@ -160,15 +160,22 @@ def find_run(place: Path) -> Path | None:
     return place if place in written else max(written, key=written.__getitem__, default=None)
 
 
+def _latest_beside(place: Path) -> str:
+    """Return " (the latest there is 'x')" for the run beside a place that was written to last; "" if there is none."""
+    latest = None if place.exists() else find_run(place.parent)
+    return f" (the latest there is {latest.name!r})" if latest else ""
+
+
 def view(run: WatchedRun, width: int, height: int) -> RenderableType:
     """Lay out a run in a number of columns and, if that is possible, lines."""
     if not run.config:
         what = "holds no run yet" if run.place.is_dir() else "is not there yet"
-        what += did_you_mean(run.place.name, runs_in(run.place.parent))
+        what += did_you_mean(run.place.name, runs_in(run.place.parent)) or _latest_beside(run.place)
         return Panel(Text(f"Waiting for a run: {one_line(str(run.place))} {what}."), width=width)
     if not run.rounds:
         what = "It ended before its first round." if run.ended else "No rounds yet."
-        return Group(_header(run, width), Panel(Text(what), width=width))
+        why = one_line(run.status.reason)
+        return Group(_header(run, width), Panel(Text(f"{what} {why}".strip()), width=width))
     figures = _figures(run, width)
     left = height - HEADER - (figures.height or 0)
     return Group(_header(run, width), figures, *_curves(run, width, left))
@@ -223,7 +230,7 @@ def _state(run: WatchedRun) -> Text:
         return Text(f"ended: test accuracy {target:g} is reached", "green")
     if run.status.complete:
         return Text("complete", "green")
-    if run.status.state is State.DIVERGED:
+    if run.status.state in (State.DIVERGED, State.FAILED):
         return Text(run.status.text, "red")
     if run.ended:
         return Text(f"ended before round {run.num_rounds}", "yellow")

@@ -42,7 +42,9 @@ def conclude(name: str, directory: Path) -> Outcome:
     """Read a theorem's runs and compare them with what it says."""
     try:
         runs = load_runs([directory / name])
-        if left := [run for run in runs if run.status.state in (State.RUNNING, State.INTERRUPTED)]:
+        if left := [
+            run for run in runs if run.status.state not in (State.COMPLETE, State.DIVERGED)
+        ]:
             told = f"{left[0].name}: {left[0].status.text}"
             return Outcome([Finding("its runs", "complete", told, False)], [])
         check = THEOREMS[name].check

@@ -52,7 +52,7 @@ def configs() -> dict[str, dict[str, Value]]:
     # Shorter than all updates, so that each is scaled by its norm; in float64, which shows its last bit.
     exact: dict[str, Value] = KEYS | {"dtype": "float64"}
     private: dict[str, Value] = exact | {"dp.clip": 0.01, "dp.noise-from": "seed"}
-    found["clipped"] = exact | {"max-update-norm": 0.01, "too-long": "clip"}
+    found["clipped"] = exact | {"max-update-norm": 0.01, "on-long-update": "clip"}
     found["private-server"] = private
     found["private-clients"] = private | {"dp.where": "client"}
     found["logistic"] = KEYS | {"model": "logistic"}

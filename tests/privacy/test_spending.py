@@ -41,7 +41,7 @@ def failing_once(round_: int, failed: list[int]) -> Algorithm:
     return replace(fedavg, client=Once)
 
 
-def test_what_clients_sent_in_a_thin_round_counts(
+def test_what_clients_sent_in_a_round_with_too_few_updates_counts(
     run_inline: RunInline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the second round, the first attempt fails: the server has seen what the others sent."""

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from fedapp.files import seal
 from fedapp.report.page import write_report
 from fedapp.report.runs import best_per, load_runs, over_seeds
-from fedapp.report.status import State
+from fedapp.report.status import State, Status
 from tests.support.commands import Fedapp
 from tests.support.reports import accuracy, embedded, texts, write_run
 
@@ -31,6 +32,34 @@ def test_a_run_s_status(tmp_path: Path) -> None:
     }
     (run,) = load_runs([tmp_path / "working"])
     assert run.status.state is State.INTERRUPTED
+
+
+def test_a_failed_run_says_why(
+    tmp_path: Path, command: Fedapp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = {
+        "failed": {"message": "too few\n answer: see\x1b[2J above.", "run": "failed"},
+        "other": {"message": "too few", "run": "another"},
+        "complete": {"message": "too few", "run": "complete"},
+    }
+    for name, note in notes.items():
+        write_run(tmp_path, name, accuracy(0.1, 0.2), num_rounds=2 if name == "complete" else 5)
+        (tmp_path / name / "failed.txt").write_text(seal(note))
+    write_run(tmp_path, "damaged", accuracy(0.1), num_rounds=5)
+    (tmp_path / "damaged" / "failed.txt").write_text(seal(notes["failed"])[:-20])
+    runs = {run.name: run.status for run in load_runs([tmp_path])}
+    assert {name: status.text for name, status in runs.items()} == {
+        "complete": "complete",
+        "damaged": "interrupted after 1 of 5 rounds",
+        "failed": "failed after 2 of 5 rounds: too few answer: see?[2J above",
+        "other": "interrupted after 2 of 5 rounds",
+    }
+    assert len(Status(State.FAILED, 1, 5, "word " * 99).text) < 100
+    assert command("table", tmp_path) == 0
+    assert "(failed after 2 of 5 rounds: too few answer" in capsys.readouterr().out
+    write_report(load_runs([tmp_path]), tmp_path / "page.html")
+    run = next(run for run in embedded(tmp_path / "page.html")["runs"] if run["name"] == "failed")
+    assert (run["state"], run["note"]) == ("failed", runs["failed"].text)
 
 
 def test_asking_for_the_status_leaves_a_run_free(tmp_path: Path) -> None:

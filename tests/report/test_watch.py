@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from fedapp.files import seal
 from fedapp.report.watch import braille, view
 from tests.support.watching import append, begin, lines_of, read, record, text_of
 
@@ -102,6 +103,15 @@ def test_the_view_says_whether_anybody_is_at_work(tmp_path: Path) -> None:
     run.read_new()
     assert "diverged after 1 of 5 rounds" in text_of(run)
     assert run.ended
+
+
+def test_the_view_says_why_a_run_failed(tmp_path: Path) -> None:
+    for rounds in ([], [record(1)]):
+        directory = begin(tmp_path / f"run-{len(rounds)}", *rounds)
+        (directory / "failed.txt").write_text(seal({"message": "no node", "run": directory.name}))
+        run = read(directory)
+        assert f"failed after {len(rounds)} of 5 rounds: no node" in text_of(run)
+        assert run.ended
 
 
 def test_records_without_the_usual_figures(tmp_path: Path) -> None:

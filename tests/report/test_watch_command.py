@@ -55,6 +55,7 @@ def test_without_an_argument_the_latest_run_is_shown_and_a_name_is_one_of_the_re
     assert "─ newest ─" in shown()
     assert "─ older ─" in shown("older")
     assert "(did you mean 'older'?)" in shown("oldr")
+    assert "(the latest there is 'newest')" in shown("quite-another")
     assert "─ newest ─" in shown(str(results))
     begin(elsewhere / "older", record(1), record(2))  # what is here comes first
     assert "round 2 of 5" in shown("older")
