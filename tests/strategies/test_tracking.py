@@ -371,6 +371,8 @@ def last_distance(keys: dict[str, Value]) -> float:
         (None, 30, 1.0),
         (make_compressor("qsgd", levels=1), 30, 1 / (1 + 30**0.5)),
         (make_compressor("qsgd", levels=6), 30, 1.0),
+        (make_compressor("qsgd", levels=2), 4, 1.0),  # q = 1
+        (make_compressor("qsgd", levels=2), 9, 1 / 2.5),  # q = 1.5
         (make_compressor("uniform"), 10**7, 1.0),  # at worst q = 77, but not for real updates
         (make_compressor("uniform", bits=1), 30, 1 / (1 + 2 * math.log(30))),
         (make_compressor("topk", ratio=0.01), 1000, 1.0),
