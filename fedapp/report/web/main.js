@@ -43,7 +43,7 @@ function start(data) {
   function showSelection() {
     selection.filter(at("filter").value);
     const shown = selection.shown();
-    palette.deal(shown);
+    palette.deal(selection.curves, shown);
     table.mark();
     chart.draw();
     showConfigs(data, shown, chosen.average);

@@ -123,18 +123,17 @@ export class Palette {
     this.slots = new Map();
   }
 
-  // A curve keeps its colour while it is shown, unless there is now a plainer one for it.
-  deal(shown) {
-    const enough = Math.max(this.colours.length, shown.length);
-    const kept = shown.filter((curve) => this.slots.get(curve) < enough);
-    this.slots = new Map(kept.map((curve) => [curve, this.slots.get(curve)]));
-    const taken = new Set(this.slots.values());
-    let slot = 0;
-    for (const curve of shown) {
-      if (this.slots.has(curve)) continue;
-      while (taken.has(slot)) slot += 1;
-      this.slots.set(curve, slot++);
-    }
+  // A curve has the look of its place among all curves, whichever are shown: as in pictures. Of those
+  // that are shown, one whose look is taken, as there are more curves than looks, has the next one.
+  deal(curves, shown) {
+    const looks = this.colours.length * this.patterns.length; // they have no factor in common
+    const taken = new Set();
+    this.slots = new Map(shown.map((curve) => {
+      let slot = curves.indexOf(curve) % looks;
+      while (taken.has(slot) && taken.size < looks) slot = (slot + 1) % looks;
+      taken.add(slot);
+      return [curve, slot];
+    }));
   }
 
   ink(curve) {
