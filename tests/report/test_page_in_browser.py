@@ -20,7 +20,7 @@ from PIL import Image
 
 from fedapp.manifest import LOCK
 from fedapp.report import serve
-from fedapp.report.colours import DASHES
+from fedapp.report.colours import COLOURS, DASHES
 from fedapp.report.page import write_report
 from fedapp.report.runs import Run, load_runs, reach
 from fedapp.report.script import bundle
@@ -749,3 +749,61 @@ def test_a_served_page_that_was_opened_in_the_background_is_not_left_behind(
         page.evaluate("window.isSeen = true")
         page.get_by_text("· live").wait_for()
         page.locator("#runs tr[data-name=fedpaq] [data-column=best]", has_text="0.9900").wait_for()
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1280, 1400, 1920])
+def test_the_axis_of_rounds_has_several_ticks_at_any_width(
+    show: Show, tmp_path: Path, width: int
+) -> None:
+    for rounds in (20, 40, 100, 200):
+        figures = {"test_accuracy": [k / 200 for k in range(rounds)]}
+        write_run(tmp_path / str(rounds), "a", figures)
+        page = show(load_runs([tmp_path / str(rounds)]), width=width)
+        ticks = page.locator("#plot .x-tick").all()
+        assert [ticks[0].inner_html(), ticks[-1].inner_html()] == ["0", str(rounds)]
+        places = [float(tick.get_attribute("x") or "nan") for tick in ticks]
+        assert len(places) >= 5
+        assert min(b - a for a, b in pairwise(places)) > 58
+
+
+@in_browser
+def test_a_target_above_the_data_is_not_written_over_the_axis_title(
+    show: Show, tmp_path: Path
+) -> None:
+    page = show(write_three(tmp_path / "runs"), target=0.99)
+    box = "text => { const b = text.getBBox(); return [b.x, b.y, b.x + b.width, b.y + b.height] }"
+    mark, title = (page.locator(where).evaluate(box) for where in (".target-text", "#y-label"))
+    assert mark[0] > title[2] or mark[1] > title[3]
+    for name in page.locator("#labels text").all():
+        assert mark[2] < name.evaluate(box)[0]
+
+
+def looks(page: "Page") -> dict[str, str]:
+    """Return the colour and the dashes of every curve."""
+    return {
+        path.get_attribute("data-name") or "": path.evaluate(
+            "path => path.style.stroke + ' ' + path.style.strokeDasharray"
+        )
+        for path in page.locator("path.curve").all()
+    }
+
+
+@in_browser
+@pytest.mark.parametrize("count", [20, 60])
+def test_a_link_shows_the_colours_of_the_page_it_was_copied_from(
+    show: Show, tmp_path: Path, count: int
+) -> None:
+    for k in range(count):
+        figures = {"test_accuracy": [0.1, 0.3 + (37 * k % count) / 100]}
+        write_run(tmp_path / "runs", f"run-{k}", figures, lr=0.1 + k / 100)
+    page = show(load_runs([tmp_path / "runs"]))
+    page.get_by_role("button", name="All", exact=True).click()
+    everything = looks(page)
+    page.get_by_role("button", name="Best 10", exact=True).click()
+    best = looks(page)
+    assert len(set(best.values())) == len(best) == 10
+    if count < len(COLOURS) * len(DASHES):
+        assert best.items() <= everything.items()
+    page.reload()
+    assert looks(page) == best
