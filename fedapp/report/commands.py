@@ -150,7 +150,7 @@ def plot(
         typer.Option(
             "--panel",
             metavar="WORD[=TITLE]",
-            help="a panel for the runs whose names begin so; may be repeated",
+            help="a panel for the runs whose names begin so, in the legend or as directories; may be repeated",
         ),
     ] = None,
     best_by: BestBy = "",

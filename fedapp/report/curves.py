@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from fedapp.errors import ConfigError
 from fedapp.figures import find_figure
 from fedapp.report.colours import COLOURS, DASHES, MARKERS, share_drawn
-from fedapp.report.labels import labels_of, read_labels, what_varies
+from fedapp.report.labels import labels_of, name_of_each, read_labels, runs_named, what_varies
 from fedapp.report.pictures import FONT_SIZE, paper_style, plain, save_picture
-from fedapp.report.runs import Group, Run, in_groups, short_names
+from fedapp.report.runs import Group, Run, in_groups
 from fedapp.report.units import familiar_unit, in_unit
 
 LARGEST = 1e150  # the largest number that is drawn
@@ -121,18 +121,19 @@ def _panel_height(width: float) -> float:
 def _panels(runs: Sequence[Run], x: Sequence[str], y: str, look: Look) -> list[_Panel]:
     """Return what each pair of axes shows."""
     places = [text.partition("=")[::2] for text in look.panels or [""]]
-    groups = [_drawable(in_groups(of_panel(runs, word)), y) for word, _ in places]
-    labels = read_labels(look.labels, [group for some in groups for group in some])
+    groups = [in_groups(runs_named(word, runs)) for word, _ in places]
+    labels = read_labels(look.labels, groups)
+    names = name_of_each(runs)
     found = []
     for (word, title), some in zip(places, groups, strict=True):
         if word and not title:
-            members = [run for group in some for run in group.runs]
-            title = what_varies(members, look.varied) or word
+            members = [run for group in _drawable(some, y) for run in group.runs]
+            title = what_varies(members, look.varied) or names[id(members[0])]
         found += [_Panel(name, title, _lines(some, name, y, labels)) for name in x]
     return found
 
 
-def _drawable(groups: list[Group], y: str) -> list[Group]:
+def _drawable(groups: Sequence[Group], y: str) -> Sequence[Group]:
     def can_be_drawn(group: Group) -> bool:
         return any(v is not None and abs(v) <= LARGEST for run in group.runs for v in run.column(y))
 
@@ -140,23 +141,13 @@ def _drawable(groups: list[Group], y: str) -> list[Group]:
 
 
 def _lines(groups: Sequence[Group], x: str, y: str, labels: Mapping[str, str]) -> list[_Line]:
+    """Return the curves; their names and looks are those on the page, which also has runs without any."""
+    drawn = _drawable(groups, y)
     return [
         _Line(label, *_points(group.runs, x, y), look)
         for look, (label, group) in enumerate(zip(labels_of(groups, labels), groups, strict=True))
+        if group in drawn
     ]
-
-
-def of_panel(runs: Sequence[Run], word: str) -> list[Run]:
-    """Return the runs whose names, without what all of them begin with, begin with a word."""
-    names = short_names(runs)
-    chosen = [run for run, name in zip(runs, names, strict=True) if not word or _begins(name, word)]
-    if not chosen:
-        raise ConfigError(f"--panel {word}: no run's name begins so; one is {names[0]}.")
-    return chosen
-
-
-def _begins(name: str, word: str) -> bool:
-    return name == word or name.startswith(f"{word}-")
 
 
 def _draw_panel(axes: Axes, panel: _Panel, look: Look) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from fedapp.report.table import Line, Number, Results
+from fedapp.report.table import Line, Number, Results, values_in_words
 
 
 def as_markdown(table: Results) -> str:
@@ -98,14 +98,9 @@ def _texts(table: Results) -> tuple[list[str], list[list[str]]]:
     rows = []
     for line in table.lines:
         cells = [line.method, *([str(line.seeds)] if seeds else [])]
-        cells += [str(line.settings), _chosen(line)] if choice else []
+        cells += [str(line.settings), values_in_words(line.chosen, line.at_edge)] if choice else []
         rows.append(cells + [_text(line.cells.get(column, "-")) for column in table.columns])
     return [*heads, *table.columns], rows
-
-
-def _chosen(line: Line) -> str:
-    marks = {key: "*" if key in line.at_edge else "" for key in line.chosen}
-    return ", ".join(f"{key} = {value}{marks[key]}" for key, value in line.chosen.items()) or "-"
 
 
 def _text(cell: Number | str) -> str:

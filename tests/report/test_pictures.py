@@ -18,7 +18,7 @@ from fedapp.report.colours import COLOURS, DASHES
 from fedapp.report.curves import Look, draw_curves, marked_points, std_band
 from fedapp.report.grid import draw_grid
 from fedapp.report.partition import MAX_DOT, MIN_DOT, dot_areas, draw_partition
-from fedapp.report.runs import Run
+from fedapp.report.runs import Run, load_runs
 from fedapp.report.similarity import draw_similarities
 from fedapp.report.units import UNITS, familiar_unit
 from tests.support.commands import Fedapp
@@ -152,7 +152,23 @@ def test_titles_of_panels_say_what_varies(tmp_path: Path, command: Fedapp) -> No
     words = ["plot", tmp_path / "runs", "--panel", "s", "--panel", "tau=Local steps", "-o", picture]
     assert command(*words, "--label", "x-s-levels-2=coarse") == 2
     assert command(*words, "--label", "x-s-levels-1=coarse") == 0
-    assert {"quantization levels", "Local steps", "coarse", "4"} <= set(texts(picture))
+    said = {"quantization levels", "Local steps", "coarse", "FedPAQ, levels = 4", "FedPAQ"}
+    assert said <= set(texts(picture))
+    assert command(*words, "--label", "FedPAQ, levels = 4=as the legend says") == 0
+    assert "as the legend says" in texts(picture)
+
+
+def test_a_panel_with_one_setting_has_its_name(tmp_path: Path, command: Fedapp) -> None:
+    for name in ("fedavg", "fedprox"):
+        for seed in (0, 1):
+            at = f"x-{name}-seed-{seed}"
+            write_run(tmp_path / "a", at, {"test_accuracy": [0.1]}, algorithm=name, seed=seed)
+    write_run(tmp_path / "b", "other", {"test_accuracy": [0.1]}, algorithm="scaffold")
+    picture = tmp_path / "p.svg"
+    words = ["--panel", "fedavg", "--panel", "x-fedp", "--panel", "Sca", "-o", picture]
+    assert command("plot", tmp_path / "a", tmp_path / "b", *words) == 0
+    for name in ("FedAvg", "FedProx", "SCAFFOLD"):
+        assert texts(picture).count(name) == 2, "in the title and in the legend"
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**7))
@@ -177,3 +193,15 @@ def test_coinciding_curves_have_markers_at_different_points(
     if length >= 200 and not log:
         for one, other in pairwise(marked):
             assert not one & other
+
+
+def test_a_run_that_cannot_be_drawn_changes_no_name_and_no_colour(
+    tmp_path: Path, command: Fedapp
+) -> None:
+    write_run(tmp_path / "runs", "lr-1e9", {}, lr=1e9, num_rounds=1)
+    write_run(tmp_path / "runs", "lr-0.1", {"test_accuracy": [0.1, 0.2]}, lr=0.1)
+    picture = tmp_path / "p.svg"
+    assert command("plot", tmp_path / "runs", "-o", picture) == 0
+    assert "FedAvg, lr = 0.1" in texts(picture), "as in the table and on the page"
+    names = [run.name for run in load_runs([tmp_path / "runs"])]
+    assert COLOURS[names.index("lr-0.1")] in picture.read_text()

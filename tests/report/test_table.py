@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedapp.figures import Figure
+from fedapp.report.choice import choose
 from fedapp.report.formats import FORMATS
 from fedapp.report.runs import load_runs
-from fedapp.report.table import number, results
+from fedapp.report.table import closing_table, number, results
 from tests.support.commands import Fedapp
 from tests.support.reports import accuracy, texts, write_run
 
@@ -61,6 +63,41 @@ def test_a_choice_tells_what_it_was_made_from(
     without = shown(command, capsys, tmp_path)
     assert "settings" not in without
     assert "chosen" not in without
+
+
+def test_the_closing_table_of_a_sweep_has_the_names_of_the_table(
+    tmp_path: Path, command: Fedapp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_grid(tmp_path)
+    runs = load_runs([tmp_path])
+    for keys in ([], ["algorithm"]):
+        words = [word for key in keys for word in ("--per", key)]
+        lines = json.loads(shown(command, capsys, tmp_path, *words, "--format", "json"))["lines"]
+        choice = choose(runs, keys, "test_accuracy") if keys else None
+        closing = closing_table(choice.runs if choice else runs, "test_accuracy", choice)
+        names = [str(name) for name in closing.columns[0].cells]
+        assert names == [line["method"] for line in lines]
+        assert names == (
+            ["FedAdam", "FedAvg"]
+            if keys
+            else [
+                "FedAdam, server-lr = 0.1",
+                "FedAdam, server-lr = 1.0",
+                *(f"FedAvg, lr = {lr}" for lr in (0.1, 0.2, 0.4)),
+            ]
+        )
+    assert [str(cell) for cell in closing.columns[1].cells] == ["server-lr = 1.0", "lr = 0.2"]
+
+
+def test_a_table_names_the_method_and_the_key_that_it_chooses_for(
+    tmp_path: Path, command: Fedapp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for mu in (0.01, 0.1):
+        for lr in (0.1, 0.2):
+            keys: dict[str, Any] = {"algorithm": "fedprox", "lr": lr, "fedprox.mu": mu}
+            write_run(tmp_path, f"g-fedprox-fedprox.mu-{mu}-lr-{lr}", accuracy(lr), **keys)
+    text = shown(command, capsys, tmp_path, "--per", "fedprox.mu")
+    assert "| FedProx, mu = 0.01 | 2 | lr = 0.2* |" in text
 
 
 def test_validation_data_choose_the_setting_and_the_round(
@@ -129,10 +166,16 @@ def test_every_format_has_the_mean_and_the_standard_deviation(values: list[float
 
 def test_the_formats_agree_and_escape_what_they_must(tmp_path: Path) -> None:
     hostile = "a_b%&$|{}~^#\\"
-    write_run(tmp_path, hostile, {"test_loss": [0.5, 0.25]}, lr=0.1)
-    write_run(tmp_path, "=cmd()", {"test_loss": [1.5, 1.25]}, lr=0.2)
-    write_run(tmp_path, "none", {"train_loss": [1.5, 1.25]}, lr=0.3)
-    made = results(load_runs([tmp_path]), "test_loss", 0.3)
+    for name, figures in (
+        (hostile, {"test_loss": [0.5, 0.25]}),
+        ("=cmd()", {"test_loss": [1.5, 1.25]}),
+        ("none", {"train_loss": [1.5, 1.25]}),
+    ):
+        write_run(tmp_path, name, figures)
+    runs = [
+        replace(run, config=run.config | {"algorithm": run.name}) for run in load_runs([tmp_path])
+    ]
+    made = results(runs, "test_loss", 0.3)
     written = {name: write(made) for name, write in FORMATS.items()}
     rows = list(csv.DictReader(io.StringIO(written["csv"])))
     lines = json.loads(written["json"])["lines"]

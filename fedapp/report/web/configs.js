@@ -1,6 +1,5 @@
 // Config differences of the curves that are shown, and what they have in common.
 import { at, make } from "./elements.js";
-import { valueText } from "./texts.js";
 
 // Only of keys that a run's result depends on; seeds are not compared where they are averaged.
 export function showConfigs(data, shown, isAveraged) {
@@ -29,6 +28,6 @@ export function showConfigs(data, shown, isAveraged) {
   at("common").hidden = !common.length;
   at("common").querySelector("summary").textContent = `The same in all selected runs: ${common.length} keys`;
   at("common").querySelector("dl").replaceChildren(...common.map((key) => make("div", {},
-    make("dt", {}, key), make("dd", {}, valueText(runs[0].config[key])),
+    make("dt", {}, key), make("dd", {}, runs[0].configText(key)),
   )));
 }

@@ -1,6 +1,6 @@
 // What the reader chose: the metric and the axes, and which curves are shown in which colours.
 import { distinct, mean } from "./runs.js";
-import { NONE, trim, valueText } from "./texts.js";
+import { NONE, trim } from "./texts.js";
 
 const BEST = 10; // curves that the button "Best 10" shows
 const WIDTH = 1.7; // of a curve, in pixels
@@ -41,7 +41,7 @@ export class Curve {
 
   configText(key) {
     const read = this.runs.filter((run) => !run.unread.has(key));
-    return distinct(read.map((run) => valueText(run.config[key]))).join(", ") || NONE;
+    return distinct(read.map((run) => run.configText(key))).join(", ") || NONE;
   }
 }
 
