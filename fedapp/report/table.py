@@ -15,6 +15,7 @@ from fedapp.names import display_name
 from fedapp.report.choice import Choice
 from fedapp.report.labels import labelled
 from fedapp.report.runs import Run, reach, validated_by
+from fedapp.report.units import SYMBOLS, familiar_unit
 
 BYTES = ("uplink_bytes", "downlink_bytes", TOTAL)
 
@@ -27,14 +28,20 @@ class Number:
     std: float = 0.0
     figure: Figure = field(default_factory=lambda: Figure("number"))
 
-    def text(self) -> str:
-        """Write it as "mean ± std" with the figure's unit."""
+    def text(self, like: float | None = None) -> str:
+        """Write it as "mean ± std" with the figure's unit; a time in that of `like`, in seconds."""
         if self.figure.unit == "bytes":
             return _two(human_bytes(self.mean), human_bytes(self.std), self.std)
         if self.figure.unit == "seconds":
-            return _two(f"{self.mean:,.0f} s", f"{self.std:,.0f} s", self.std)
+            unit, size = familiar_unit("seconds", self.mean if like is None else like)
+            mean, std = (f"{_short(v / size)} {SYMBOLS[unit]}" for v in (self.mean, self.std))
+            return _two(mean, std, self.std)
         form = self.figure.format
         return _two(f"{self.mean:{form}}", f"{self.std:{form}}", self.std)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _two(mean: str, std: str, spread: float) -> str:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from fedapp.figures import Figure
 from fedapp.report.choice import choose
 from fedapp.report.formats import FORMATS
 from fedapp.report.runs import load_runs
-from fedapp.report.table import closing_table, number, results
+from fedapp.report.table import Number, closing_table, number, results
+from fedapp.report.units import familiar_unit
 from tests.support.commands import Fedapp
 from tests.support.reports import accuracy, texts, write_run
 
@@ -190,3 +192,26 @@ def test_the_formats_agree_and_escape_what_they_must(tmp_path: Path) -> None:
     assert "no test loss" in written["markdown"]
     assert written["latex"].count(r"\\") == 4
     assert hostile.replace("|", "\\|") in written["markdown"]
+
+
+def test_times_have_one_familiar_unit_in_a_column_and_seconds_in_data(
+    tmp_path: Path, command: Fedapp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for lr, rounds in ((0.1, 3), (0.2, 40), (0.4, 60)):  # of 300 s, 301 s, ...
+        write_run(tmp_path, f"lr-{lr}", accuracy(*rounds * [0.1], 0.9), lr=lr)
+    words = tmp_path, "--target", "0.9"
+    for form in ("markdown", "latex"):
+        text = shown(command, capsys, *words, "--format", form)
+        assert re.findall(r"[|&] ([\d.]+ h) [|&]", text) == ["0.335 h", "3.64 h", "5.59 h"]
+    (line, *_) = json.loads(shown(command, capsys, *words, "--format", "json"))["lines"]
+    assert line["simulated_time_to_90_percent_mean"] == 300 + 301 + 302 + 303
+    (row, *_) = csv.DictReader(io.StringIO(shown(command, capsys, *words, "--format", "csv")))
+    assert float(row["simulated_time_to_90_percent_mean"]) == 1206
+
+
+@given(st.floats(0, 1e9))
+def test_a_time_alone_has_the_unit_of_plots(seconds: float) -> None:
+    unit, size = familiar_unit("seconds", seconds)
+    written, symbol = Number(seconds, figure=Figure("t", unit="seconds")).text().split()
+    assert unit.startswith(symbol)
+    assert float(written.replace(",", "")) == pytest.approx(seconds / size, rel=5e-3)
