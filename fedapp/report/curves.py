@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -154,7 +155,8 @@ def _draw_panel(axes: Axes, panel: _Panel, look: Look) -> None:
     against = find_figure(AXES[panel.x])
     log = look.log_x and panel.x != "rounds"
     label, size = plain(against.label), 1.0
-    if against.unit:
+    by_thousands = log and against.unit in ("bytes", "bits")  # each tick has its unit
+    if against.unit and not by_thousands:
         unit, size = familiar_unit(against.unit, _typical(panel.lines, log))
         label = in_unit(label, against.unit, unit)
     left, right = (f(f(line.at) for line in panel.lines) / size for f in (min, max))
@@ -169,6 +171,8 @@ def _draw_panel(axes: Axes, panel: _Panel, look: Look) -> None:
     if log:
         axes.set_xscale("log")
         _round_log_ticks(axes.xaxis, *axes.get_xlim())
+        if by_thousands:
+            axes.xaxis.set_major_formatter(FuncFormatter(partial(_with_unit, against.unit)))
     else:
         axes.xaxis.set_major_locator(
             MaxNLocator(5, steps=STEPS, integer=panel.x == "rounds", min_n_ticks=2)
@@ -262,6 +266,12 @@ def _round_log_ticks(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_formatter(NullFormatter())
     if low > 1e-4 and high < 1e6:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
+def _with_unit(kind: str, value: float, _: object) -> str:
+    """Write a tick with the largest unit of which it has at least one: 10 MB."""
+    unit, size = familiar_unit(kind, value * (1 + 1e-9))
+    return f"{value / size:,.10g} {unit}"
 
 
 def _about_seeds(lines: Sequence[_Line]) -> str:

@@ -69,6 +69,15 @@ def test_axes_have_familiar_units_and_round_ticks(tmp_path: Path) -> None:
     assert "simulated time (days)" in texts(picture)
 
 
+def test_ticks_of_bytes_have_familiar_units_on_a_log_scale(tmp_path: Path) -> None:
+    picture = tmp_path / "p.svg"
+    rounds = [{"round": k, "test_accuracy": 0.1, "uplink_bytes": 9 * 10**k} for k in range(3, 9)]
+    one = Run("fedavg", {"algorithm": "fedavg"}, rounds)
+    draw_curves([one], ["bytes"], "test_accuracy", picture, Look(log_x=True))
+    shown = texts(picture)
+    assert {"10 kB", "100 kB", "1 MB", "10 MB", "100 MB", "uplink bytes, all clients"} <= set(shown)
+
+
 def test_the_legend_says_what_lines_and_bands_are(tmp_path: Path) -> None:
     picture = tmp_path / "p.svg"
     runs = [run(f"{name}-seed-{seed}", seed) for name in ("fedavg", "fedpaq") for seed in (0, 1, 2)]
