@@ -36,6 +36,33 @@ IN_WORDS = {
 }
 
 
+# What people call data sets.
+DATASETS = {
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "tiny-imagenet": "Tiny ImageNet",
+    "femnist": "FEMNIST",
+    "emnist": "EMNIST digits",
+}
+
+
+def dataset_name(dataset: str) -> str:
+    """Return what people call a data set; of one from elsewhere, the last part of its name."""
+    return DATASETS.get(dataset, short(dataset))
+
+
+def what_runs_are(runs: Sequence[Run]) -> str:
+    """Return the algorithms and the data sets of runs, two at most of each: "GradMA, MNIST"."""
+    algorithms, datasets = (
+        list(dict.fromkeys(name(str(run.config.get(key, ""))) for run in runs))
+        for key, name in (("algorithm", display_name), ("dataset", dataset_name))
+    )
+    shown = [" and ".join(names) for names in (algorithms, datasets) if len(names) < 3]
+    return ", ".join(filter(None, shown))
+
+
 def in_words(key: str) -> str:
     """Return a config key as axes and titles name it."""
     return IN_WORDS.get(key, key.rpartition(".")[2].replace("-", " "))

@@ -139,6 +139,8 @@ def test_a_map_over_two_keys(
     spent = ["--value", "uplink_bytes", "--width", "2.5", "--font-size", "6", "-o", str(svg)]
     assert fedapp(monkeypatch, *words, *spent) == 0
     assert "<!-- uplink, all clients (kB) -->" in svg.read_text(), "a unit that people use"
+    for text in ("local step size", "local steps per round", "FedAvg, digits"):
+        assert f"<!-- {text}" in svg.read_text()
     assert 'width="180pt"' in svg.read_text()
     run_inline(num_rounds=2, run_name="g-other", lr=0.1, local_steps=1, batch_size=7)
     assert fedapp(monkeypatch, *words) == 2

@@ -11,13 +11,16 @@ from fedapp.names import DISPLAY_NAMES, display_name
 from fedapp.parsing import parse_run_config
 from fedapp.registry import ALGORITHMS
 from fedapp.report.labels import (
+    dataset_name,
     differing_keys,
+    in_words,
     labelled,
     labels_of,
     names_of,
     read_labels,
     runs_named,
     unread,
+    what_runs_are,
     what_varies,
 )
 from fedapp.report.runs import Group, Run
@@ -170,6 +173,16 @@ def test_titles_name_the_algorithm_alone_if_every_curve_has_another() -> None:
 def test_a_key_that_one_run_reads_does_not_differ() -> None:
     avg, prox = run("a"), run("b", algorithm="fedprox", **{"fedprox.mu": 0.5})
     assert differing_keys([avg, prox]) == ["algorithm"]
+
+
+def test_axes_and_titles_use_words() -> None:
+    keys = ("gradma.beta1", "batch-size", "lr")
+    assert [in_words(key) for key in keys] == ["beta1", "batch size", "local step size"]
+    assert dataset_name("cifar100") == "CIFAR-100"
+    assert dataset_name("own.module:scans") == "scans"
+    runs = [run("a", algorithm="gradma", dataset="fashion_mnist"), run("b", dataset="mnist")]
+    assert what_runs_are(runs[:1]) == "GradMA, Fashion-MNIST"
+    assert what_runs_are(runs) == "GradMA and FedAvg, Fashion-MNIST and MNIST"
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
