@@ -8,7 +8,6 @@ from fedapp.data.sources import SHAPES
 from fedapp.doors import short
 from fedapp.errors import ConfigError
 from fedapp.names import display_name
-from fedapp.registry import ALGORITHMS
 from fedapp.report.runs import (
     NOT_COMPARED,
     Group,
@@ -18,7 +17,6 @@ from fedapp.report.runs import (
     setting_of,
     short_names,
 )
-from fedapp.unused import ignored
 
 # What axes and the titles of panels say instead of a key.
 IN_WORDS = {
@@ -214,6 +212,9 @@ def _listed(names: Iterable[str], most: int = 10) -> str:
 
 def unread(keys: Collection[str], config: Mapping[str, Any]) -> set[str]:
     """Return those of these keys on which a run's result cannot depend: where it is kept, and what it ignores."""
+    from fedapp.registry import ALGORITHMS  # takes a second: flwr comes with it
+    from fedapp.unused import ignored
+
     known = ALGORITHMS.get(str(config.get("algorithm")))  # None: from elsewhere
     found = {*ignored(keys, config, known), *NOT_COMPARED} - {"seed"}
     if config.get("dataset") in SHAPES:
