@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -197,7 +198,7 @@ def marked_points(
         return list(range(len(at)))
     along = np.log(np.maximum(at, 1e-300)) if log else at
     begin, end = (np.log(max(value, 1e-300)) if log else value for value in (left, right))
-    shift = (look % 5) / 5
+    shift = (look % 7) / 7  # as many as colours: dashes come back earlier
     wanted = begin + (end - begin) * (np.arange(8) + shift) / 8
     inside = wanted[(wanted >= along[0]) & (wanted <= along[-1])]
     # A curve that is much shorter than others; whether it is must not depend on its look.
@@ -209,28 +210,29 @@ def marked_points(
 def _draw_line(
     axes: Axes, line: _Line, at: NDArray[np.float64], marked: list[int], log: bool
 ) -> None:
-    """Draw a mean and its band. What has wider gaps lies above, so that curves that coincide all show."""
-    colour = COLOURS[line.look % len(COLOURS)]
-    dashes = DASHES[line.look % len(DASHES)]
+    """Draw a mean and its band."""
     mean = np.nanmean(line.heights, axis=0)
-    scale = mpl.rcParams["font.size"] / FONT_SIZE
-    axes.plot(
-        at,
-        mean,
-        linestyle=(0, dashes) if dashes else "-",
-        color=colour,
-        lw=scale * (1.5 if dashes else 1.8),
-        label=plain(line.label),
-        marker=MARKERS[line.look % len(MARKERS)],
-        markersize=scale * 5,
-        markeredgewidth=scale * 0.5,
-        markeredgecolor="white",
-        markevery=marked,
-        zorder=3 - share_drawn(dashes),
-    )
+    style = line_style(line.look)
+    axes.plot(at, mean, label=plain(line.label), markevery=marked, **style)
     if line.seeds > 1:
         low, high = std_band(mean, line.heights, log)
-        axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
+        axes.fill_between(at, low, high, color=style["color"], alpha=0.2, lw=0)
+
+
+def line_style(look: int) -> dict[str, Any]:
+    """Return colour, dashes and marker. What has wider gaps lies above, so that curves that coincide all show."""
+    dashes = DASHES[look % len(DASHES)]
+    scale = mpl.rcParams["font.size"] / FONT_SIZE
+    return {
+        "linestyle": (0, dashes) if dashes else "-",
+        "color": COLOURS[look % len(COLOURS)],
+        "lw": scale * (1.5 if dashes else 1.8),
+        "marker": MARKERS[look % len(MARKERS)],
+        "markersize": scale * 5,
+        "markeredgewidth": scale * 0.5,
+        "markeredgecolor": "white",
+        "zorder": 3 - share_drawn(dashes),
+    }
 
 
 def std_band(

@@ -17,6 +17,7 @@ from fedapp.figures import TOTAL, find_figure
 from fedapp.report.colours import COLOURS, DASHES
 from fedapp.report.curves import Look, draw_curves, marked_points, std_band
 from fedapp.report.grid import draw_grid
+from fedapp.report.panels import Curve, Panel, draw_panels, typeset
 from fedapp.report.partition import MAX_DOT, MIN_DOT, dot_areas, draw_partition
 from fedapp.report.runs import Run, load_runs
 from fedapp.report.similarity import draw_similarities
@@ -195,7 +196,7 @@ def test_coinciding_curves_have_markers_at_different_points(
     length: int, log: bool, longest: float
 ) -> None:
     at = np.arange(1.0, length + 1)
-    marked = [set(marked_points(at, 1, length * longest, look, log)) for look in range(5)]
+    marked = [set(marked_points(at, 1, length * longest, look, log)) for look in range(7)]
     for points in marked:
         assert points
         assert points <= set(range(length))
@@ -214,3 +215,37 @@ def test_a_run_that_cannot_be_drawn_changes_no_name_and_no_colour(
     assert "FedAvg, lr = 0.1" in texts(picture), "as in the table and on the page"
     names = [run.name for run in load_runs([tmp_path / "runs"])]
     assert COLOURS[names.index("lr-0.1")] in picture.read_text()
+
+
+def test_texts_of_theorems_are_typeset() -> None:
+    for plain_text, shown in {
+        "fedbcgd-plus": "FedBCGD+",
+        "scaffold, kappa 2": r"SCAFFOLD, $\kappa$ = 2",
+        "m-1": "m = 1",
+        "tau-10": r"$\tau$ = 10",
+        "mean of |grad f|^2": r"mean of $\|\nabla f\|^2$",
+        "f(z) - f*": "$f(z) - f^*$",
+        "|x^ - mean x_i|^2": r"$\|\hat{x} - \bar{x}\|^2$",
+        "|z - x*|^2 + 9 eta~^2 (M/K) C": r"$\|z - x^*\|^2 + 9 \tilde{\eta}^2 (M/K) C$",
+        "vectors per client to |x - x*| < 1e-06": r"vectors per client to $\|x - x^*\|$ < $10^{-6}$",
+        "1/(tau K)": r"$1/(\tau K)$",
+        "bounds dashed": "bounds dashed",
+    }.items():
+        assert typeset(plain_text) == shown
+
+
+def test_coinciding_curves_of_theorems_can_be_told_apart(tmp_path: Path) -> None:
+    at = np.arange(1.0, 101)
+    curves = [Curve(name, at, 1 / at) for name in ("fedavg", "scaffold", "tau-2")]
+    picture = tmp_path / "p.svg"
+    draw_panels([Panel("", "rounds", "|grad f|", curves)], "FedAvg, theorem 1", picture)
+    drawn = picture.read_text()
+    assert {"FedAvg", "SCAFFOLD", "FedAvg, theorem 1"} <= set(texts(picture))
+    assert (
+        len(
+            set(
+                re.findall(r"stroke-dasharray: ([\d. ,]+); [^\"]*stroke: #(?:e69f00|009e73)", drawn)
+            )
+        )
+        == 2
+    )
