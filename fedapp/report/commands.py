@@ -53,6 +53,8 @@ def partition(
 
 def _division(run: RunConfig) -> str:
     """Say how a data set is divided."""
+    from fedapp.report.labels import dataset_name
+
     how = {
         "dirichlet": f"Dirichlet({run.partition_alpha:g})",
         "classes": f"{run.classes_per_client} classes per client",
@@ -60,7 +62,7 @@ def _division(run: RunConfig) -> str:
         "iid": "i.i.d.",
     }[run.partition]
     drawn = f", {run.samples_per_client} drawn by each" if run.samples_per_client else ""
-    return f"{run.dataset}, {how}, {run.num_clients} clients{drawn}"
+    return f"{dataset_name(run.dataset)}, {how}, {run.num_clients} clients{drawn}"
 
 
 def similarity(
@@ -150,7 +152,7 @@ def plot(
         typer.Option(
             "--panel",
             metavar="WORD[=TITLE]",
-            help="a panel for the runs whose names begin so; may be repeated",
+            help="a panel for the runs whose names begin so, in the legend or as directories; may be repeated",
         ),
     ] = None,
     best_by: BestBy = "",

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -23,9 +25,9 @@ from numpy.typing import NDArray
 from fedapp.errors import ConfigError
 from fedapp.figures import find_figure
 from fedapp.report.colours import COLOURS, DASHES, MARKERS, share_drawn
-from fedapp.report.labels import labels_of, read_labels, what_varies
+from fedapp.report.labels import labels_of, name_of_each, read_labels, runs_named, what_varies
 from fedapp.report.pictures import FONT_SIZE, paper_style, plain, save_picture
-from fedapp.report.runs import Group, Run, in_groups, short_names
+from fedapp.report.runs import Group, Run, in_groups
 from fedapp.report.units import familiar_unit, in_unit
 
 LARGEST = 1e150  # the largest number that is drawn
@@ -121,18 +123,19 @@ def _panel_height(width: float) -> float:
 def _panels(runs: Sequence[Run], x: Sequence[str], y: str, look: Look) -> list[_Panel]:
     """Return what each pair of axes shows."""
     places = [text.partition("=")[::2] for text in look.panels or [""]]
-    groups = [_drawable(in_groups(of_panel(runs, word)), y) for word, _ in places]
-    labels = read_labels(look.labels, [group for some in groups for group in some])
+    groups = [in_groups(runs_named(word, runs)) for word, _ in places]
+    labels = read_labels(look.labels, groups)
+    names = name_of_each(runs)
     found = []
     for (word, title), some in zip(places, groups, strict=True):
         if word and not title:
-            members = [run for group in some for run in group.runs]
-            title = what_varies(members, look.varied) or word
+            members = [run for group in _drawable(some, y) for run in group.runs]
+            title = what_varies(members, look.varied) or names[id(members[0])]
         found += [_Panel(name, title, _lines(some, name, y, labels)) for name in x]
     return found
 
 
-def _drawable(groups: list[Group], y: str) -> list[Group]:
+def _drawable(groups: Sequence[Group], y: str) -> Sequence[Group]:
     def can_be_drawn(group: Group) -> bool:
         return any(v is not None and abs(v) <= LARGEST for run in group.runs for v in run.column(y))
 
@@ -140,30 +143,21 @@ def _drawable(groups: list[Group], y: str) -> list[Group]:
 
 
 def _lines(groups: Sequence[Group], x: str, y: str, labels: Mapping[str, str]) -> list[_Line]:
+    """Return the curves; their names and looks are those on the page, which also has runs without any."""
+    drawn = _drawable(groups, y)
     return [
         _Line(label, *_points(group.runs, x, y), look)
         for look, (label, group) in enumerate(zip(labels_of(groups, labels), groups, strict=True))
+        if group in drawn
     ]
-
-
-def of_panel(runs: Sequence[Run], word: str) -> list[Run]:
-    """Return the runs whose names, without what all of them begin with, begin with a word."""
-    names = short_names(runs)
-    chosen = [run for run, name in zip(runs, names, strict=True) if not word or _begins(name, word)]
-    if not chosen:
-        raise ConfigError(f"--panel {word}: no run's name begins so; one is {names[0]}.")
-    return chosen
-
-
-def _begins(name: str, word: str) -> bool:
-    return name == word or name.startswith(f"{word}-")
 
 
 def _draw_panel(axes: Axes, panel: _Panel, look: Look) -> None:
     against = find_figure(AXES[panel.x])
     log = look.log_x and panel.x != "rounds"
     label, size = plain(against.label), 1.0
-    if against.unit:
+    by_thousands = log and against.unit in ("bytes", "bits")  # each tick has its unit
+    if against.unit and not by_thousands:
         unit, size = familiar_unit(against.unit, _typical(panel.lines, log))
         label = in_unit(label, against.unit, unit)
     left, right = (f(f(line.at) for line in panel.lines) / size for f in (min, max))
@@ -178,6 +172,8 @@ def _draw_panel(axes: Axes, panel: _Panel, look: Look) -> None:
     if log:
         axes.set_xscale("log")
         _round_log_ticks(axes.xaxis, *axes.get_xlim())
+        if by_thousands:
+            axes.xaxis.set_major_formatter(FuncFormatter(partial(_with_unit, against.unit)))
     else:
         axes.xaxis.set_major_locator(
             MaxNLocator(5, steps=STEPS, integer=panel.x == "rounds", min_n_ticks=2)
@@ -202,7 +198,7 @@ def marked_points(
         return list(range(len(at)))
     along = np.log(np.maximum(at, 1e-300)) if log else at
     begin, end = (np.log(max(value, 1e-300)) if log else value for value in (left, right))
-    shift = (look % 5) / 5
+    shift = (look % 7) / 7  # as many as colours: dashes come back earlier
     wanted = begin + (end - begin) * (np.arange(8) + shift) / 8
     inside = wanted[(wanted >= along[0]) & (wanted <= along[-1])]
     # A curve that is much shorter than others; whether it is must not depend on its look.
@@ -214,28 +210,29 @@ def marked_points(
 def _draw_line(
     axes: Axes, line: _Line, at: NDArray[np.float64], marked: list[int], log: bool
 ) -> None:
-    """Draw a mean and its band. What has wider gaps lies above, so that curves that coincide all show."""
-    colour = COLOURS[line.look % len(COLOURS)]
-    dashes = DASHES[line.look % len(DASHES)]
+    """Draw a mean and its band."""
     mean = np.nanmean(line.heights, axis=0)
-    scale = mpl.rcParams["font.size"] / FONT_SIZE
-    axes.plot(
-        at,
-        mean,
-        linestyle=(0, dashes) if dashes else "-",
-        color=colour,
-        lw=scale * (1.5 if dashes else 1.8),
-        label=plain(line.label),
-        marker=MARKERS[line.look % len(MARKERS)],
-        markersize=scale * 5,
-        markeredgewidth=scale * 0.5,
-        markeredgecolor="white",
-        markevery=marked,
-        zorder=3 - share_drawn(dashes),
-    )
+    style = line_style(line.look)
+    axes.plot(at, mean, label=plain(line.label), markevery=marked, **style)
     if line.seeds > 1:
         low, high = std_band(mean, line.heights, log)
-        axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
+        axes.fill_between(at, low, high, color=style["color"], alpha=0.2, lw=0)
+
+
+def line_style(look: int) -> dict[str, Any]:
+    """Return colour, dashes and marker. What has wider gaps lies above, so that curves that coincide all show."""
+    dashes = DASHES[look % len(DASHES)]
+    scale = mpl.rcParams["font.size"] / FONT_SIZE
+    return {
+        "linestyle": (0, dashes) if dashes else "-",
+        "color": COLOURS[look % len(COLOURS)],
+        "lw": scale * (1.5 if dashes else 1.8),
+        "marker": MARKERS[look % len(MARKERS)],
+        "markersize": scale * 5,
+        "markeredgewidth": scale * 0.5,
+        "markeredgecolor": "white",
+        "zorder": 3 - share_drawn(dashes),
+    }
 
 
 def std_band(
@@ -271,6 +268,12 @@ def _round_log_ticks(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_formatter(NullFormatter())
     if low > 1e-4 and high < 1e6:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
+def _with_unit(kind: str, value: float, _: object) -> str:
+    """Write a tick with the largest unit of which it has at least one: 10 MB."""
+    unit, size = familiar_unit(kind, value * (1 + 1e-9))
+    return f"{value / size:,.10g} {unit}"
 
 
 def _about_seeds(lines: Sequence[_Line]) -> str:

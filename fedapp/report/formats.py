@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from fedapp.report.table import Line, Number, Results
+from fedapp.report.table import Line, Number, Results, values_in_words
 
 
 def as_markdown(table: Results) -> str:
@@ -95,21 +95,24 @@ def _texts(table: Results) -> tuple[list[str], list[list[str]]]:
     seeds = any(line.seeds > 1 for line in table.lines)
     choice = any(line.settings for line in table.lines)
     heads = ["method", *(["seeds"] if seeds else []), *(["settings", "chosen"] if choice else [])]
+    times = {column: _middle_time(table, column) for column in table.columns}
     rows = []
     for line in table.lines:
         cells = [line.method, *([str(line.seeds)] if seeds else [])]
-        cells += [str(line.settings), _chosen(line)] if choice else []
-        rows.append(cells + [_text(line.cells.get(column, "-")) for column in table.columns])
+        cells += [str(line.settings), values_in_words(line.chosen, line.at_edge)] if choice else []
+        rows.append(cells + [_text(line.cells.get(c, "-"), times[c]) for c in table.columns])
     return [*heads, *table.columns], rows
 
 
-def _chosen(line: Line) -> str:
-    marks = {key: "*" if key in line.at_edge else "" for key in line.chosen}
-    return ", ".join(f"{key} = {value}{marks[key]}" for key, value in line.chosen.items()) or "-"
+def _middle_time(table: Results, column: str) -> float | None:
+    """Return the time in whose unit a column is written, so that it has one; None if it has no times."""
+    cells = [line.cells.get(column) for line in table.lines]
+    times = sorted(c.mean for c in cells if isinstance(c, Number) and c.figure.unit == "seconds")
+    return times[len(times) // 2] if times else None
 
 
-def _text(cell: Number | str) -> str:
-    return cell if isinstance(cell, str) else cell.text()
+def _text(cell: Number | str, like: float | None) -> str:
+    return cell if isinstance(cell, str) else cell.text(like)
 
 
 def _record(line: Line, table: Results) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from fedapp.errors import ConfigError
 from fedapp.figures import Figure as Metric
 from fedapp.figures import find_figure
+from fedapp.names import display_name
 from fedapp.report.curves import LARGEST
+from fedapp.report.labels import dataset_name, in_words, what_runs_are
 from fedapp.report.pictures import paper_style, plain, save_picture
 from fedapp.report.runs import Run, judged_by, replicates, setting_of
 from fedapp.report.units import UNITS, familiar_unit, in_unit
@@ -71,9 +73,10 @@ def draw_grid(
         _draw_cells(axes, values, states, find_figure(value), 0.9 * font)
         if validated:
             _frame(axes, judged, find_figure(judge).better == "lower")
-        axes.set_xticks(range(len(columns)), [_tick(v) for v in columns])
-        axes.set_yticks(range(len(rows)), [_tick(v) for v in rows])
-        axes.set(xlabel=plain(x), ylabel=plain(y), title=plain(title))
+        axes.set_xticks(range(len(columns)), [_tick(x, v) for v in columns])
+        axes.set_yticks(range(len(rows)), [_tick(y, v) for v in rows])
+        axes.set(xlabel=plain(in_words(x)), ylabel=plain(in_words(y)))
+        axes.set_title(plain(title or f"{what_runs_are(runs)}\n{_shown(find_figure(value))}"))
         if below:
             figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=0.7 * font)
         save_picture(figure, path)
@@ -87,7 +90,7 @@ def _draw_cells(
     font: float,
 ) -> None:
     """Colour the cells and write their values into them, in a unit that the bar of colours names."""
-    label, form = f"best {plain(shown.label)}", ".3f"
+    label, form = plain(_shown(shown)), ".3f"
     if shown.unit in UNITS:
         unit, size = familiar_unit(shown.unit, float(np.nanmax(values)))
         values, label, form = values / size, in_unit(plain(shown.label), shown.unit, unit), ".3g"
@@ -99,6 +102,10 @@ def _draw_cells(
         colour = "black" if np.isnan(number) or number > middle else "white"
         axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=font)
     axes.figure.colorbar(image, label=label)
+
+
+def _shown(metric: Metric) -> str:
+    return metric.label if metric.unit in UNITS else f"best {metric.label}"
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -136,8 +143,11 @@ def _values(runs: Sequence[Run], key: str) -> list[Any]:
     )
 
 
-def _tick(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else plain(str(value))
+def _tick(key: str, value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    names = {"algorithm": display_name, "dataset": dataset_name}
+    return plain(names.get(key, str)(str(value)))
 
 
 def _check_alike(members: Sequence[Run], x: str, y: str) -> None:

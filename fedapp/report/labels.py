@@ -1,17 +1,24 @@
 """What runs are called in pictures and on the page, and what their configs differ in."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedapp.data.sources import SHAPES
+from fedapp.doors import short
 from fedapp.errors import ConfigError
 from fedapp.names import display_name
-from fedapp.registry import ALGORITHMS
-from fedapp.report.runs import NOT_COMPARED, Group, Run, in_settings
-from fedapp.unused import ignored
+from fedapp.report.runs import (
+    NOT_COMPARED,
+    Group,
+    Run,
+    in_groups,
+    in_settings,
+    setting_of,
+    short_names,
+)
 
-# What the titles of panels say instead of a key.
+# What axes and the titles of panels say instead of a key.
 IN_WORDS = {
     "lr": "local step size",
     "server-lr": "server step size",
@@ -27,66 +34,187 @@ IN_WORDS = {
 }
 
 
-def readable(name: str, config: Mapping[str, Any]) -> str:
-    """Return a run's name for people: "fedavg-lr-0.1" becomes "FedAvg, lr = 0.1".
+# What people call data sets.
+DATASETS = {
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "tiny-imagenet": "Tiny ImageNet",
+    "femnist": "FEMNIST",
+    "emnist": "EMNIST digits",
+}
 
-    Words that are neither the run's algorithm nor a key of its config with its value stay as they are.
+
+def dataset_name(dataset: str) -> str:
+    """Return what people call a data set; of one from elsewhere, the last part of its name."""
+    return DATASETS.get(dataset, short(dataset))
+
+
+def what_runs_are(runs: Sequence[Run]) -> str:
+    """Return the algorithms and the data sets of runs, two at most of each: "GradMA, MNIST"."""
+    algorithms, datasets = (
+        list(dict.fromkeys(name(str(run.config.get(key, ""))) for run in runs))
+        for key, name in (("algorithm", display_name), ("dataset", dataset_name))
+    )
+    shown = [" and ".join(names) for names in (algorithms, datasets) if len(names) < 3]
+    return ", ".join(filter(None, shown))
+
+
+def in_words(key: str) -> str:
+    """Return a config key as axes and titles name it."""
+    return IN_WORDS.get(key, key.rpartition(".")[2].replace("-", " "))
+
+
+def names_of(groups: Sequence[Group]) -> list[str]:
+    """Return the groups' names for people: the algorithm, and the keys that tell an algorithm's settings apart.
+
+    Groups that are still the same have their seeds and the keys that they do not read, or else what is special in
+    the names of their runs.
     """
-    known = {str(config.get("algorithm", "")): display_name(str(config.get("algorithm", "")))}
-    for key, value in config.items():  # a sweep's names leave out the table: levels-8
-        for written in (key.rpartition(".")[2], key):
-            known[f"{written}-{value}"] = f"{written} = {value}"
-    known.pop("", None)
-    present = sorted((text for text in known if text in name), key=len, reverse=True)
-    if not present:
-        return name
-    pattern = "|".join(map(re.escape, present))
-    pieces = re.split(rf"(?<![^-])({pattern})(?![^-])", name)
-    if len(pieces) == 1:
-        return name
-    words = [known[p] if k % 2 else p.strip("-") for k, p in enumerate(pieces)]
-    return ", ".join(word for word in words if word)
+    runs = [group.runs[0] for group in groups]
+    names = [
+        [display_name(str(run.config.get("algorithm", ""))) or group.name]
+        for run, group in zip(runs, groups, strict=True)
+    ]
+    for same in _tied(names):
+        differing = [key for key in differing_keys([runs[k] for k in same]) if key != "seed"]
+        differing.sort(key="num-rounds".__eq__)  # which often go with another key
+        skipped = {k: unread(differing, runs[k].config) for k in same}
+        for key in differing:
+            longer = {
+                k: [*names[k], *([] if key in skipped[k] else [_said(key, runs[k], differing)])]
+                for k in same
+            }
+            if _distinct(longer.values()) > _distinct(names[k] for k in same):
+                for k in same:
+                    names[k] = longer[k]
+    settings = [setting_of(run) for run in runs]
+    others = list(dict.fromkeys(key for setting in settings for key in setting))
+    for key in [*others, "seed"]:
+        for tied in _tied(names):
+            said = [
+                "" if key == "seed" and len(groups[k].runs) > 1 else _said(key, runs[k], others)
+                for k in tied
+            ]
+            if len(set(said)) > 1:
+                for k, text in zip(tied, said, strict=True):
+                    names[k] += [text] if text else []
+    for tied in _tied(names):
+        for k, special in zip(tied, _special([runs[k].name for k in tied]), strict=True):
+            names[k] += [special] if special else []
+    return [", ".join(name) for name in names]
 
 
-def readable_names(groups: Sequence[Group]) -> list[str]:
-    """Return the groups' names for people; as they are, if two of them would be the same."""
-    names = [readable(group.name, group.runs[0].config) for group in groups]
-    return names if len(set(names)) == len(names) else [group.name for group in groups]
+def _said(key: str, run: Run, among: Collection[str]) -> str:
+    """Write a key and its value, without the key's table if no other key ends like it: "levels = 8"."""
+    end = key.rpartition(".")[2]
+    alike = [other for other in among if other.rpartition(".")[2] == end]
+    value = run.config.get(key)
+    text = short(value) or '""' if isinstance(value, str) else str(value)
+    return f"{key if len(alike) > 1 else end} = {text.lower() if isinstance(value, bool) else text}"
 
 
-def labels_of(groups: Sequence[Group], given: Mapping[str, str]) -> list[str]:
-    """Return the groups' labels: those given by the name of a run or a group, or else readable names."""
+def _distinct(names: Iterable[Sequence[str]]) -> int:
+    return len(set(map(tuple, names)))
+
+
+def _tied(names: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Return the places of names that several groups have."""
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(", ".join(name), []).append(place)
+    return [found for found in places.values() if len(found) > 1]
+
+
+TIME = r"\d{8}-\d{6}"  # in the names of runs that nobody named
+
+
+def _special(names: Sequence[str]) -> list[str]:
+    """Return names without the words that all begin and end with, and without times that are not needed."""
+    timeless = [re.sub(f"-?{TIME}", "", name) or name for name in names]
+    if len(set(timeless)) == len(names):
+        names = timeless
+    parts = [re.findall(rf"{TIME}|[^-]+", name) for name in names]
+    for end in (0, -1):
+        while all(parts) and all(words[end] == parts[0][end] for words in parts):
+            for words in parts:
+                words.pop(end)
+    found = ["-".join(words) for words in parts]
+    return found if len(set(found)) == len(found) else list(names)
+
+
+def name_of_each(runs: Sequence[Run]) -> dict[int, str]:
+    """Return the name for people of each run's group, by the run's id."""
+    groups = in_groups(runs)
+    named = zip(names_of(groups), groups, strict=True)
+    return {id(run): name for name, group in named for run in group.runs}
+
+
+def runs_named(word: str, runs: Sequence[Run]) -> list[Run]:
+    """Return the runs whose names begin with a word or, if none does, with these letters.
+
+    A run has several names: for people, its directory's, and that without what all of them begin with.
+    """
+    people = name_of_each(runs)
+    names = [
+        (run, (people[id(run)], run.name, short_name))
+        for run, short_name in zip(runs, short_names(runs), strict=True)
+    ]
+    for end in ("(?![^-, ])", ""):
+        begins = re.compile(re.escape(word) + end, re.IGNORECASE)
+        if chosen := [run for run, those in names if any(map(begins.match, those))]:
+            return chosen
+    raise ConfigError(
+        f"--panel {word}: no run's name begins so. In the legend they are {_listed(people.values())}; "
+        f"their directories, {_listed(run.name for run in runs)}."
+    )
+
+
+def labelled(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    """Return the label and the runs of each setting."""
+    groups = in_groups(runs)
+    return [(label, g.runs) for label, g in zip(labels_of(groups), groups, strict=True)]
+
+
+def labels_of(groups: Sequence[Group], given: Mapping[str, str] | None = None) -> list[str]:
+    """Return the groups' labels, with notes: those given by the name of a run or a group, or else names for people."""
     found = []
-    for group, name in zip(groups, readable_names(groups), strict=True):
+    for group, name in zip(groups, names_of(groups), strict=True):
         keys = [name, group.name, *(run.name for run in group.runs)]
-        label = next((given[key] for key in keys if key in given), name)
+        label = next((given[key] for key in keys if given and key in given), name)
         found.append(f"{label} ({group.note})" if group.note else label)
     return found
 
 
-def read_labels(assignments: Sequence[str], groups: Sequence[Group]) -> dict[str, str]:
-    """Return the labels that RUN=NAME gives, by RUN; a run that is not there is refused."""
-    known = {name for group in groups for name in (group.name, *(run.name for run in group.runs))}
-    known |= set(readable_names(groups))
+def read_labels(assignments: Sequence[str], panels: Sequence[Sequence[Group]]) -> dict[str, str]:
+    """Return the labels that RUN=NAME gives, by RUN; a run that is not in a panel is refused."""
+    shown = [name for groups in panels for name in names_of(groups)]
+    drawn = [group for groups in panels for group in groups]
+    known = {name for group in drawn for name in (group.name, *(run.name for run in group.runs))}
+    known |= set(shown)
     labels = {}
     for text in assignments:
         # A name may hold the sign itself: "lr = 0.1=small steps".
         cuts = [k for k, sign in enumerate(text) if sign == "=" and text[:k] in known]
         if not cuts:
             raise ConfigError(
-                f"--label {text} names no run: write RUN=NAME with one of {_listed(groups)}."
+                f"--label {text} names no run: write RUN=NAME with one of {_listed(shown)}."
             )
         labels[text[: cuts[-1]]] = text[cuts[-1] + 1 :]
     return labels
 
 
-def _listed(groups: Sequence[Group], most: int = 10) -> str:
-    names = [group.name for group in groups]
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+def _listed(names: Iterable[str], most: int = 10) -> str:
+    known = list(dict.fromkeys(names))
+    return "; ".join(known[:most]) + (" and others" if len(known) > most else "")
 
 
 def unread(keys: Collection[str], config: Mapping[str, Any]) -> set[str]:
     """Return those of these keys on which a run's result cannot depend: where it is kept, and what it ignores."""
+    from fedapp.registry import ALGORITHMS  # takes a second: flwr comes with it
+    from fedapp.unused import ignored
+
     known = ALGORITHMS.get(str(config.get("algorithm")))  # None: from elsewhere
     found = {*ignored(keys, config, known), *NOT_COMPARED} - {"seed"}
     if config.get("dataset") in SHAPES:
@@ -112,4 +240,4 @@ def what_varies(runs: Sequence[Run], among: Sequence[str] = ()) -> str:
     if "algorithm" in keys and (not among or len(algorithms) == len(in_settings(runs))):
         return "algorithm"  # others have other settings
     keys.sort(key=lambda key: key == "algorithm")
-    return ", ".join(IN_WORDS.get(key, key) for key in keys[:3])
+    return ", ".join(map(in_words, keys[:3]))

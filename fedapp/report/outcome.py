@@ -58,7 +58,7 @@ def show_outcome(runs: Sequence[RunConfig], best_by: str, per: Sequence[str], ta
             print(one_line(str(error)), file=sys.stderr)
         print()
         make_console(width=None if sys.stdout.isatty() else 160).print(
-            closing_table(choice.runs if choice else loaded, best_by)
+            closing_table(choice.runs if choice else loaded, best_by, choice)
         )
         if choice:
             print(choice.in_words())

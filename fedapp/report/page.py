@@ -15,8 +15,8 @@ import fedapp
 from fedapp.figures import TOTAL, Figure, find_figure, headline, ranked
 from fedapp.names import display_name
 from fedapp.report.colours import COLOURS, DASHES
-from fedapp.report.labels import readable, readable_names, unread
-from fedapp.report.runs import Run, in_groups, validated_by, with_equal_keys
+from fedapp.report.labels import names_of, unread
+from fedapp.report.runs import Group, Run, in_groups, validated_by, with_equal_keys
 from fedapp.report.script import WEB, bundle
 
 SPENT = ("round", "uplink_bytes", "downlink_bytes", TOTAL, "simulated_seconds", "wall_seconds")
@@ -76,6 +76,7 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
     figures = _figures(runs)
     place = {id(run): index for index, run in enumerate(runs)}
     groups = in_groups(runs)
+    alone = names_of([Group(run.name, [run]) for run in runs])
     notes = {place[id(group.runs[0])]: group.note for group in groups if len(group.runs) == 1}
     return {
         "target": target,
@@ -95,12 +96,12 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
                 "note": group.note,
                 "runs": [place[id(run)] for run in group.runs],
             }
-            for group, label in zip(groups, readable_names(groups), strict=True)
+            for group, label in zip(groups, names_of(groups), strict=True)
         ],
         "runs": [
             {
                 "name": run.name,
-                "label": readable(run.name, config),
+                "label": label,
                 "state": "" if run.status.complete else str(run.status.state),
                 "note": notes.get(index, "") if run.status.complete else run.status.text,
                 "config": {k: _value(v) for k, v in config.items() if k not in common},
@@ -109,7 +110,9 @@ def _data(runs: Sequence[Run], target: float) -> dict[str, Any]:
                 "columns": _columns(run, [*SPENT, *figures]),
                 "results": _results(run, figures),
             }
-            for index, (run, config, unused) in enumerate(zip(runs, configs, skipped, strict=True))
+            for index, (run, label, config, unused) in enumerate(
+                zip(runs, alone, configs, skipped, strict=True)
+            )
         ],
     }
 

@@ -209,11 +209,6 @@ class Group:
     runs: list[Run]
     note: str = ""  # what a reader must know of it, besides its name
 
-    @property
-    def label(self) -> str:
-        """The name, with the note."""
-        return f"{self.name} ({self.note})" if self.note else self.name
-
 
 def setting_of(run: Run, apart: Collection[str] = ()) -> dict[str, Any]:
     """Return what replicates have in common: the config without the seed, but with the keys in `apart`."""
@@ -258,30 +253,11 @@ def in_groups(runs: Sequence[Run]) -> list[Group]:
     first = [group[0] for group, _ in found]
     # The runs of one setting share its name, which is then not what they all merely begin with.
     names = short_names(first) if len(settings) > 1 else [run.name for run in first]
-    if len(settings) > 1:  # what a sweep's names say of keys that are the same for all says nothing
-        for key, value in first[0].config.items():
-            if all(run.config.get(key) == value for run in first):
-                names = [_without(name, key, value, first[0].config) for name in names]
-    seedless = (re.sub(r"-?seed-\d+", "", name) or name for name in names)
+    seedless = [re.sub(r"-?seed-\d+", "", name) or name for name in names]
     return [
-        Group(without if len(group) > 1 else name, group, note)
+        Group(without if len(group) > 1 or seedless.count(without) == 1 else name, group, note)
         for name, without, (group, note) in zip(names, seedless, found, strict=True)
     ]
-
-
-def _without(name: str, key: str, value: object, keys: Collection[str]) -> str:
-    """Return a name without a key and its value; where they end a longer key, or begin a longer value, they stay."""
-    words = f"-{key}-{value}"
-    if words not in name:
-        return name
-    longer = (other.rpartition(".")[2] for other in keys if other.endswith(f"-{key}"))
-    not_after = "".join(f"(?<!{re.escape(other.removesuffix(f'-{key}'))})" for other in longer)
-    return re.sub(rf"{not_after}{re.escape(words)}(?![^-])", "", name) or name
-
-
-def over_seeds(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """Return each group's label and runs."""
-    return [(group.label, group.runs) for group in in_groups(runs)]
 
 
 def figure_to_show(runs: Sequence[Run], wanted: str = "") -> str:

@@ -1,8 +1,7 @@
 """Tables of the results of runs, and of what they spent to reach a target."""
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +13,9 @@ from fedapp.durations import human_time
 from fedapp.figures import TOTAL, Figure, find_figure, human_bytes
 from fedapp.names import display_name
 from fedapp.report.choice import Choice
-from fedapp.report.runs import Run, over_seeds, reach, validated_by
+from fedapp.report.labels import labelled
+from fedapp.report.runs import Run, reach, validated_by
+from fedapp.report.units import SYMBOLS, familiar_unit
 
 BYTES = ("uplink_bytes", "downlink_bytes", TOTAL)
 
@@ -27,14 +28,20 @@ class Number:
     std: float = 0.0
     figure: Figure = field(default_factory=lambda: Figure("number"))
 
-    def text(self) -> str:
-        """Write it as "mean ± std" with the figure's unit."""
+    def text(self, like: float | None = None) -> str:
+        """Write it as "mean ± std" with the figure's unit; a time in that of `like`, in seconds."""
         if self.figure.unit == "bytes":
             return _two(human_bytes(self.mean), human_bytes(self.std), self.std)
         if self.figure.unit == "seconds":
-            return _two(f"{self.mean:,.0f} s", f"{self.std:,.0f} s", self.std)
+            unit, size = familiar_unit("seconds", self.mean if like is None else like)
+            mean, std = (f"{_short(v / size)} {SYMBOLS[unit]}" for v in (self.mean, self.std))
+            return _two(mean, std, self.std)
         form = self.figure.format
         return _two(f"{self.mean:{form}}", f"{self.std:{form}}", self.std)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _two(mean: str, std: str, spread: float) -> str:
@@ -75,8 +82,7 @@ def results(
     tells what it was chosen from.
     """
     columns = [*_outcomes(figure), "uplink per round", *_costs(figure, target)]
-    groups = over_seeds(runs)
-    lines = [_line(name, group, figure, target, choice) for name, group in groups]
+    lines = [_line(label, group, figure, target, choice) for label, group in labelled(runs)]
     return Results(
         columns, lines, _notes(lines, figure, choice), figure, choice.chosen_on() if choice else ""
     )
@@ -103,11 +109,11 @@ def _costs(figure: str, target: float | None) -> list[str]:
 
 
 def _line(
-    name: str, group: Sequence[Run], figure: str, target: float | None, choice: Choice | None
+    label: str, group: Sequence[Run], figure: str, target: float | None, choice: Choice | None
 ) -> Line:
     first = group[0]
     line = Line(
-        _method(name, first.config["algorithm"]),
+        label,
         display_name(first.config["algorithm"]),
         len(group),
         _cells(group, figure, target),
@@ -133,12 +139,6 @@ def _cells(group: Sequence[Run], figure: str, target: float | None) -> dict[str,
     if target is not None:
         cells |= zip(_costs(figure, target), _spent(group, figure, target), strict=True)
     return cells
-
-
-def _method(name: str, algorithm: str) -> str:
-    """Write the algorithm in a run's name as papers do."""
-    pattern = rf"(?<![\w.]){re.escape(algorithm)}(?![\w.])"
-    return re.sub(pattern, display_name(algorithm), name, count=1)
 
 
 def _notes(lines: Sequence[Line], figure: str, choice: Choice | None) -> list[str]:
@@ -169,6 +169,12 @@ def _notes(lines: Sequence[Line], figure: str, choice: Choice | None) -> list[st
     return notes
 
 
+def values_in_words(chosen: Mapping[str, Any], at_edge: Collection[str] = ()) -> str:
+    """Write keys with their values, those at the edge with a star."""
+    words = (f"{key} = {value}{'*' if key in at_edge else ''}" for key, value in chosen.items())
+    return ", ".join(words) or "-"
+
+
 def number(values: Sequence[float], figure: Figure | str) -> Number:
     """Return mean and standard deviation of some runs' values."""
     shown = find_figure(figure) if isinstance(figure, str) else figure
@@ -179,21 +185,24 @@ def number(values: Sequence[float], figure: Figure | str) -> Number:
     return Number(_average(values), std if math.isfinite(std) else math.inf, shown)
 
 
-def closing_table(runs: Sequence[Run], figure: str) -> Table:
-    """Lay out the results of a sweep: a line for each setting, means over its seeds."""
+def closing_table(runs: Sequence[Run], figure: str, choice: Choice | None = None) -> Table:
+    """Lay out the results of a sweep: a line for each setting, means over its seeds, and what a choice chose."""
     title = find_figure(figure).label
     table = Table(
-        "run", f"best {title}", f"last {title}", "rounds", "uplink", "downlink", "total", "wall time",
+        "run", *(["chosen"] if choice else []), f"best {title}", f"last {title}", "rounds", "uplink", "downlink", "total", "wall time",
         box=None, pad_edge=False,
     )  # fmt: skip
-    for name, group in over_seeds(runs):
+    for label, group in labelled(runs):
         shown = [value.text() for value in _best_and_last(group, figure)] or ["-", "-"]
         *sent, seconds = (
             _average([sum(value or 0 for value in run.column(kind)) for run in group])
             for kind in (*BYTES, "wall_seconds")
         )
         rounds = f"{_average([len(run.rounds) for run in group]):.0f}"
-        table.add_row(Text(name), *shown, rounds, *map(human_bytes, sent), human_time(seconds))
+        chosen = [Text(values_in_words(choice.chosen(group[0])))] if choice else []
+        table.add_row(
+            Text(label), *chosen, *shown, rounds, *map(human_bytes, sent), human_time(seconds)
+        )
     return table
 
 

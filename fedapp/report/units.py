@@ -6,6 +6,7 @@ UNITS: dict[str, list[tuple[str, float]]] = {
     "bits": [("bits", 1), ("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9), ("Tbit", 1e12)],
     "seconds": [("seconds", 1), ("minutes", 60), ("hours", 3600), ("days", 86400)],
 }
+SYMBOLS = {"seconds": "s", "minutes": "min", "hours": "h", "days": "d"}  # in tables
 LEAST = {"seconds": 3.0}  # minutes begin with three of them
 
 

@@ -6,8 +6,9 @@ import pytest
 from PIL import Image
 
 from fedapp.errors import ConfigError
-from fedapp.report.curves import Look, draw_curves, of_panel
-from fedapp.report.runs import best_per, load_runs, over_seeds, reach, short_names
+from fedapp.report.curves import Look, draw_curves
+from fedapp.report.labels import labelled
+from fedapp.report.runs import best_per, load_runs, reach, short_names
 from tests.conftest import RunInline, read_rounds
 from tests.support.commands import fedapp
 
@@ -52,7 +53,6 @@ def test_panels(run_inline: RunInline, tmp_path: Path) -> None:
     draw_curves(runs, ["bytes"], "gap", two, Look(panels=["s", "tau"]))
     with Image.open(one) as narrow, Image.open(two) as wide:
         assert wide.width > 1.5 * narrow.width
-    assert [run.name for run in of_panel(runs, "s")] == ["try-s-1", "try-s-2"]
     with pytest.raises(ConfigError, match="no run's name begins so"):
         draw_curves(runs, ["bytes"], "gap", two, Look(panels=["rho"]))
 
@@ -81,7 +81,7 @@ def test_runs_that_differ_in_their_seeds_are_one_curve(
         run_inline(num_rounds=3, run_name=f"x-fedavg-seed-{seed}", seed=seed)
     run_inline(num_rounds=3, run_name="x-prox", algorithm="fedprox")
     runs = load_runs([tmp_path])
-    assert [(name, len(group)) for name, group in over_seeds(runs)] == [("fedavg", 3), ("prox", 1)]
+    assert [(name, len(group)) for name, group in labelled(runs)] == [("FedAvg", 3), ("FedProx", 1)]
     draw_curves(runs, ["rounds"], "test_accuracy", tmp_path / "band.png")
     with Image.open(tmp_path / "band.png") as drawn:
         # The first curve's colour at a fifth of its strength, over white.
@@ -101,8 +101,7 @@ def test_names_leave_out_what_is_the_same_for_all(run_inline: RunInline, tmp_pat
         for seed in (0, 1):
             name = f"x-{algorithm}-lr-0.1-seed-{seed}"
             run_inline(num_rounds=1, run_name=name, algorithm=algorithm, seed=seed, lr=0.1)
-    names = [name for name, _ in over_seeds(load_runs([tmp_path]))]
-    assert names == ["fedavg", "fedprox"]
+    assert [name for name, _ in labelled(load_runs([tmp_path]))] == ["FedAvg", "FedProx"]
 
 
 def test_the_best_setting_of_each_algorithm(run_inline: RunInline, tmp_path: Path) -> None:
@@ -140,6 +139,8 @@ def test_a_map_over_two_keys(
     spent = ["--value", "uplink_bytes", "--width", "2.5", "--font-size", "6", "-o", str(svg)]
     assert fedapp(monkeypatch, *words, *spent) == 0
     assert "<!-- uplink, all clients (kB) -->" in svg.read_text(), "a unit that people use"
+    for text in ("local step size", "local steps per round", "FedAvg, digits"):
+        assert f"<!-- {text}" in svg.read_text()
     assert 'width="180pt"' in svg.read_text()
     run_inline(num_rounds=2, run_name="g-other", lr=0.1, local_steps=1, batch_size=7)
     assert fedapp(monkeypatch, *words) == 2

@@ -26,11 +26,11 @@ HOSTILE = [
 ]
 
 
-def test_hostile_names_of_directories_are_shown_as_text(
+def test_hostile_names_of_directories_and_algorithms_are_shown_as_text(
     tmp_path: Path, command: Fedapp, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number, name in enumerate(HOSTILE):
-        keys = {"lr": 0.1 + number, "model": "\x1b[2Jmodel", "dataset": "d"}
+        keys = {"algorithm": name, "lr": 0.1 + number, "model": "\x1b[2Jmodel", "dataset": "d"}
         write_run(tmp_path / "runs", name, accuracy(0.1, 0.2), lr=0.1 + number)
         file = tmp_path / "runs" / name / "config.json"
         facts = json.loads(file.read_text())

@@ -20,7 +20,7 @@ from PIL import Image
 
 from fedapp.manifest import LOCK
 from fedapp.report import serve
-from fedapp.report.colours import DASHES
+from fedapp.report.colours import COLOURS, DASHES
 from fedapp.report.page import write_report
 from fedapp.report.runs import Run, load_runs, reach
 from fedapp.report.script import bundle
@@ -229,7 +229,7 @@ def test_the_table_sorts_numbers_both_ways_with_missing_ones_last(
     assert names(page)[:2] == ["fedavg", "fedpaq"]
     assert head.get_attribute("aria-sort") is None
     page.locator("#runs th[data-column=name] button").click()
-    assert names(page) == ["fedavg", "fedpaq", "new", "scaffold"]
+    assert names(page) == ["fedavg", "new", "fedpaq", "scaffold"]
 
 
 @in_browser
@@ -311,7 +311,7 @@ def test_only_the_keys_in_which_shown_runs_differ_are_compared(show: Show, tmp_p
     heads = page.locator("#config thead th")
     assert heads.all_inner_texts() == ["run", "algorithm", "lr"]
     assert page.locator("#config tbody tr").nth(2).locator("th, td").all_inner_texts() == [
-        "SCAFFOLD", "scaffold", "0.25",
+        "SCAFFOLD", "SCAFFOLD", "0.25",
     ]  # fmt: skip
     common = page.locator("#common dt")
     assert not common.first.is_visible()
@@ -412,18 +412,18 @@ def test_what_is_no_complete_replicate_has_a_badge(show: Show, tmp_path: Path) -
     page = show(load_runs([tmp_path / "runs"]))
     rows = page.locator("#runs tbody th").all_inner_texts()
     assert sorted(rows) == [
-        "avg (2 runs) 2 of 3 seeds complete",
-        "avg, seed = 1, again same config and seed as avg-seed-1",
-        "avg, seed = 2 interrupted after 1 of 2 rounds",
+        "FedAvg (2 runs) 2 of 3 seeds complete",
+        "FedAvg, seed = 1 same config and seed as avg-seed-1",
+        "FedAvg, seed = 2 interrupted after 1 of 2 rounds",
     ]
     assert page.locator(".badge").count() == 3
     assert number(cell(page, "avg", "best").split()[0]) == 0.5
     page.get_by_label("average over seeds").uncheck()
     assert sorted(page.locator("#runs tbody th").all_inner_texts()) == [
-        "avg, seed = 0",
-        "avg, seed = 1",
-        "avg, seed = 1, again same config and seed as avg-seed-1",
-        "avg, seed = 2 interrupted after 1 of 2 rounds",
+        "FedAvg, seed = 0",
+        "FedAvg, seed = 1",
+        "FedAvg, seed = 1, again same config and seed as avg-seed-1",
+        "FedAvg, seed = 2 interrupted after 1 of 2 rounds",
     ]
     page.get_by_label("Filter").fill("interrupted")
     assert names(page) == ["avg-seed-2"]
@@ -627,16 +627,18 @@ def test_a_strange_address_does_no_harm(show: Show, tmp_path: Path) -> None:
 @in_browser
 def test_the_table_and_the_chart_can_be_saved(show: Show, tmp_path: Path) -> None:
     runs = write_three(tmp_path / "runs")
-    sly = Run('=HYPERLINK("x"),a', runs[0].config | {"lr": 0.7}, runs[0].rounds)
+    sly = Run("sly", runs[0].config | {"algorithm": '=HYPERLINK("x"),a'}, runs[0].rounds)
     page = show([*runs, sly], dark=True)
     page.get_by_label("Filter").fill("a")
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save CSV").click()
     with Path(saved.value.path()).open(newline="") as text:
         lines = list(csv.DictReader(text))
-    assert [line["run"].lstrip("'") for line in lines] == names(page)
-    assert {line["run"] for line in lines} == {"fedavg", "fedpaq", "scaffold", "'" + sly.name}
-    (paq,) = (line for line in lines if line["run"] == "fedpaq")
+    shown = page.locator("#runs tbody tr:visible th").all_inner_texts()
+    assert [line["run"].lstrip("'") for line in lines] == shown
+    labels = {"FedAvg", "FedPAQ", "SCAFFOLD", "'" + sly.config["algorithm"]}
+    assert {line["run"] for line in lines} == labels
+    (paq,) = (line for line in lines if line["run"] == "FedPAQ")
     assert float(paq["uplink (bytes)"]) == sum(
         runs[1].column("uplink_bytes")[k] or 0 for k in range(ROUNDS)
     )
@@ -749,3 +751,61 @@ def test_a_served_page_that_was_opened_in_the_background_is_not_left_behind(
         page.evaluate("window.isSeen = true")
         page.get_by_text("· live").wait_for()
         page.locator("#runs tr[data-name=fedpaq] [data-column=best]", has_text="0.9900").wait_for()
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1280, 1400, 1920])
+def test_the_axis_of_rounds_has_several_ticks_at_any_width(
+    show: Show, tmp_path: Path, width: int
+) -> None:
+    for rounds in (20, 40, 100, 200):
+        figures = {"test_accuracy": [k / 200 for k in range(rounds)]}
+        write_run(tmp_path / str(rounds), "a", figures)
+        page = show(load_runs([tmp_path / str(rounds)]), width=width)
+        ticks = page.locator("#plot .x-tick").all()
+        assert [ticks[0].inner_html(), ticks[-1].inner_html()] == ["0", str(rounds)]
+        places = [float(tick.get_attribute("x") or "nan") for tick in ticks]
+        assert len(places) >= 5
+        assert min(b - a for a, b in pairwise(places)) > 58
+
+
+@in_browser
+def test_a_target_above_the_data_is_not_written_over_the_axis_title(
+    show: Show, tmp_path: Path
+) -> None:
+    page = show(write_three(tmp_path / "runs"), target=0.99)
+    box = "text => { const b = text.getBBox(); return [b.x, b.y, b.x + b.width, b.y + b.height] }"
+    mark, title = (page.locator(where).evaluate(box) for where in (".target-text", "#y-label"))
+    assert mark[0] > title[2] or mark[1] > title[3]
+    for name in page.locator("#labels text").all():
+        assert mark[2] < name.evaluate(box)[0]
+
+
+def looks(page: "Page") -> dict[str, str]:
+    """Return the colour and the dashes of every curve."""
+    return {
+        path.get_attribute("data-name") or "": path.evaluate(
+            "path => path.style.stroke + ' ' + path.style.strokeDasharray"
+        )
+        for path in page.locator("path.curve").all()
+    }
+
+
+@in_browser
+@pytest.mark.parametrize("count", [20, 60])
+def test_a_link_shows_the_colours_of_the_page_it_was_copied_from(
+    show: Show, tmp_path: Path, count: int
+) -> None:
+    for k in range(count):
+        figures = {"test_accuracy": [0.1, 0.3 + (37 * k % count) / 100]}
+        write_run(tmp_path / "runs", f"run-{k}", figures, lr=0.1 + k / 100)
+    page = show(load_runs([tmp_path / "runs"]))
+    page.get_by_role("button", name="All", exact=True).click()
+    everything = looks(page)
+    page.get_by_role("button", name="Best 10", exact=True).click()
+    best = looks(page)
+    assert len(set(best.values())) == len(best) == 10
+    if count < len(COLOURS) * len(DASHES):
+        assert best.items() <= everything.items()
+    page.reload()
+    assert looks(page) == best

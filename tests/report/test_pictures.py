@@ -17,8 +17,9 @@ from fedapp.figures import TOTAL, find_figure
 from fedapp.report.colours import COLOURS, DASHES
 from fedapp.report.curves import Look, draw_curves, marked_points, std_band
 from fedapp.report.grid import draw_grid
+from fedapp.report.panels import Curve, Panel, draw_panels, typeset
 from fedapp.report.partition import MAX_DOT, MIN_DOT, dot_areas, draw_partition
-from fedapp.report.runs import Run
+from fedapp.report.runs import Run, load_runs
 from fedapp.report.similarity import draw_similarities
 from fedapp.report.units import UNITS, familiar_unit
 from tests.support.commands import Fedapp
@@ -67,6 +68,15 @@ def test_axes_have_familiar_units_and_round_ticks(tmp_path: Path) -> None:
         assert len(f"{tick:g}".replace(".", "").strip("0")) <= 2
     draw_curves([run("fedavg", seconds=1e5)], ["time"], "test_accuracy", picture, Look(log_x=True))
     assert "simulated time (days)" in texts(picture)
+
+
+def test_ticks_of_bytes_have_familiar_units_on_a_log_scale(tmp_path: Path) -> None:
+    picture = tmp_path / "p.svg"
+    rounds = [{"round": k, "test_accuracy": 0.1, "uplink_bytes": 9 * 10**k} for k in range(3, 9)]
+    one = Run("fedavg", {"algorithm": "fedavg"}, rounds)
+    draw_curves([one], ["bytes"], "test_accuracy", picture, Look(log_x=True))
+    shown = texts(picture)
+    assert {"10 kB", "100 kB", "1 MB", "10 MB", "100 MB", "uplink bytes, all clients"} <= set(shown)
 
 
 def test_the_legend_says_what_lines_and_bands_are(tmp_path: Path) -> None:
@@ -152,7 +162,23 @@ def test_titles_of_panels_say_what_varies(tmp_path: Path, command: Fedapp) -> No
     words = ["plot", tmp_path / "runs", "--panel", "s", "--panel", "tau=Local steps", "-o", picture]
     assert command(*words, "--label", "x-s-levels-2=coarse") == 2
     assert command(*words, "--label", "x-s-levels-1=coarse") == 0
-    assert {"quantization levels", "Local steps", "coarse", "4"} <= set(texts(picture))
+    said = {"quantization levels", "Local steps", "coarse", "FedPAQ, levels = 4", "FedPAQ"}
+    assert said <= set(texts(picture))
+    assert command(*words, "--label", "FedPAQ, levels = 4=as the legend says") == 0
+    assert "as the legend says" in texts(picture)
+
+
+def test_a_panel_with_one_setting_has_its_name(tmp_path: Path, command: Fedapp) -> None:
+    for name in ("fedavg", "fedprox"):
+        for seed in (0, 1):
+            at = f"x-{name}-seed-{seed}"
+            write_run(tmp_path / "a", at, {"test_accuracy": [0.1]}, algorithm=name, seed=seed)
+    write_run(tmp_path / "b", "other", {"test_accuracy": [0.1]}, algorithm="scaffold")
+    picture = tmp_path / "p.svg"
+    words = ["--panel", "fedavg", "--panel", "x-fedp", "--panel", "Sca", "-o", picture]
+    assert command("plot", tmp_path / "a", tmp_path / "b", *words) == 0
+    for name in ("FedAvg", "FedProx", "SCAFFOLD"):
+        assert texts(picture).count(name) == 2, "in the title and in the legend"
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**7))
@@ -170,10 +196,56 @@ def test_coinciding_curves_have_markers_at_different_points(
     length: int, log: bool, longest: float
 ) -> None:
     at = np.arange(1.0, length + 1)
-    marked = [set(marked_points(at, 1, length * longest, look, log)) for look in range(5)]
+    marked = [set(marked_points(at, 1, length * longest, look, log)) for look in range(7)]
     for points in marked:
         assert points
         assert points <= set(range(length))
     if length >= 200 and not log:
         for one, other in pairwise(marked):
             assert not one & other
+
+
+def test_a_run_that_cannot_be_drawn_changes_no_name_and_no_colour(
+    tmp_path: Path, command: Fedapp
+) -> None:
+    write_run(tmp_path / "runs", "lr-1e9", {}, lr=1e9, num_rounds=1)
+    write_run(tmp_path / "runs", "lr-0.1", {"test_accuracy": [0.1, 0.2]}, lr=0.1)
+    picture = tmp_path / "p.svg"
+    assert command("plot", tmp_path / "runs", "-o", picture) == 0
+    assert "FedAvg, lr = 0.1" in texts(picture), "as in the table and on the page"
+    names = [run.name for run in load_runs([tmp_path / "runs"])]
+    assert COLOURS[names.index("lr-0.1")] in picture.read_text()
+
+
+def test_texts_of_theorems_are_typeset() -> None:
+    for plain_text, shown in {
+        "fedbcgd-plus": "FedBCGD+",
+        "scaffold, kappa 2": r"SCAFFOLD, $\kappa$ = 2",
+        "m-1": "m = 1",
+        "tau-10": r"$\tau$ = 10",
+        "mean of |grad f|^2": r"mean of $\|\nabla f\|^2$",
+        "f(z) - f*": "$f(z) - f^*$",
+        "|x^ - mean x_i|^2": r"$\|\hat{x} - \bar{x}\|^2$",
+        "|z - x*|^2 + 9 eta~^2 (M/K) C": r"$\|z - x^*\|^2 + 9 \tilde{\eta}^2 (M/K) C$",
+        "vectors per client to |x - x*| < 1e-06": r"vectors per client to $\|x - x^*\|$ < $10^{-6}$",
+        "1/(tau K)": r"$1/(\tau K)$",
+        "bounds dashed": "bounds dashed",
+    }.items():
+        assert typeset(plain_text) == shown
+
+
+def test_coinciding_curves_of_theorems_can_be_told_apart(tmp_path: Path) -> None:
+    at = np.arange(1.0, 101)
+    curves = [Curve(name, at, 1 / at) for name in ("fedavg", "scaffold", "tau-2")]
+    picture = tmp_path / "p.svg"
+    draw_panels([Panel("", "rounds", "|grad f|", curves)], "FedAvg, theorem 1", picture)
+    drawn = picture.read_text()
+    assert {"FedAvg", "SCAFFOLD", "FedAvg, theorem 1"} <= set(texts(picture))
+    assert (
+        len(
+            set(
+                re.findall(r"stroke-dasharray: ([\d. ,]+); [^\"]*stroke: #(?:e69f00|009e73)", drawn)
+            )
+        )
+        == 2
+    )

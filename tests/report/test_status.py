@@ -7,8 +7,9 @@ import pytest
 from filelock import FileLock
 
 from fedapp.files import seal
+from fedapp.report.labels import labelled
 from fedapp.report.page import write_report
-from fedapp.report.runs import best_per, load_runs, over_seeds
+from fedapp.report.runs import best_per, load_runs
 from fedapp.report.status import State, Status
 from tests.support.commands import Fedapp
 from tests.support.reports import accuracy, embedded, texts, write_run
@@ -80,31 +81,18 @@ def write_mixed(parent: Path) -> None:
 
 
 LABELS = [
-    "avg (2 of 3 seeds complete)",
-    "avg-seed-1-again (same config and seed as x-avg-seed-1)",
-    "avg-seed-2 (interrupted after 1 of 2 rounds)",
-    "prox",
+    "FedAvg (2 of 3 seeds complete)",
+    "FedAvg, seed = 1 (same config and seed as x-avg-seed-1)",
+    "FedAvg, seed = 2 (interrupted after 1 of 2 rounds)",
+    "FedProx",
 ]
 
 
 def test_replicates_are_complete_runs_with_different_seeds(tmp_path: Path) -> None:
     write_mixed(tmp_path)
-    groups = over_seeds(load_runs([tmp_path]))
+    groups = labelled(load_runs([tmp_path]))
     assert [name for name, _ in groups] == LABELS
     assert [run.name for run in groups[0][1]] == ["x-avg-seed-0", "x-avg-seed-1"]
-
-
-def test_names_leave_out_only_whole_words(tmp_path: Path) -> None:
-    for algorithm in ("fedavg", "fedprox"):
-        for server_lr in (0.1, 0.15, 1.0):
-            name = f"{algorithm}-lr-0.1-server-lr-{server_lr}-levels-8"
-            keys: dict[str, Any] = {"server_lr": server_lr, "algorithm": algorithm, "lr": 0.1}
-            write_run(tmp_path, name, accuracy(0.5), **keys)
-    assert [name for name, _ in over_seeds(load_runs([tmp_path]))] == [
-        f"{algorithm}-server-lr-{server_lr}-levels-8"
-        for algorithm in ("fedavg", "fedprox")
-        for server_lr in (0.1, 0.15, 1.0)
-    ]
 
 
 def test_replicates_may_differ_in_where_and_how_long_they_waited(tmp_path: Path) -> None:
@@ -115,20 +103,20 @@ def test_replicates_may_differ_in_where_and_how_long_they_waited(tmp_path: Path)
     for seed, keys in enumerate(others):
         write_run(tmp_path, f"seed-{seed}", accuracy(0.5), seed=seed, **keys)
     write_run(tmp_path, "fewer", accuracy(0.5), seed=9, round_timeout=1.0)
-    groups = over_seeds(load_runs([tmp_path]))
+    groups = labelled(load_runs([tmp_path]))
     assert sorted(len(group) for _, group in groups) == [1, len(others)]
 
 
 def test_runs_with_the_same_seed_are_no_replicates(tmp_path: Path, command: Fedapp) -> None:
     for name in ("one", "two"):
         write_run(tmp_path, name, accuracy(0.2, 0.4), seed=7)
-    assert [(name, len(group)) for name, group in over_seeds(load_runs([tmp_path]))] == [
-        ("one", 1),
-        ("two (same config and seed as one)", 1),
+    assert [(name, len(group)) for name, group in labelled(load_runs([tmp_path]))] == [
+        ("FedAvg, one", 1),
+        ("FedAvg, two (same config and seed as one)", 1),
     ]
     picture = tmp_path / "plot.svg"
     assert command("plot", tmp_path, "-x", "rounds", "-o", picture) == 0
-    assert {"one", "two (same config and seed as one)"} <= set(texts(picture))
+    assert {"FedAvg, one", "FedAvg, two (same config and seed as one)"} <= set(texts(picture))
 
 
 def test_other_data_under_the_same_name_are_not_averaged(tmp_path: Path) -> None:
@@ -144,8 +132,8 @@ def test_other_data_under_the_same_name_are_not_averaged(tmp_path: Path) -> None
             data_dir=place,
             seed=seed,
         )
-    assert len(over_seeds(load_runs([tmp_path / "own"]))) == 2
-    assert len(over_seeds(load_runs([tmp_path / "mnist"]))) == 1
+    assert len(labelled(load_runs([tmp_path / "own"]))) == 2
+    assert len(labelled(load_runs([tmp_path / "mnist"]))) == 1
 
 
 def test_tables_and_curves_label_what_is_not_complete(
@@ -158,15 +146,12 @@ def test_tables_and_curves_label_what_is_not_complete(
     assert lines[0][1:3] == ["2", "0.5000 ± 0.1414"]
     picture = tmp_path / "plot.svg"
     assert command("plot", tmp_path / "runs", "-x", "rounds", "-o", picture) == 0
-    assert {
-        label.replace("avg-seed-", "avg, seed = ", 1).replace("-again", ", again")
-        for label in LABELS
-    } <= set(texts(picture))
+    assert set(LABELS) <= set(texts(picture))
     assert "mean ± standard deviation over 2 seeds, where there is a band" in texts(picture)
     write_report(load_runs([tmp_path / "runs"]), tmp_path / "page.html")
     data = embedded(tmp_path / "page.html")
     assert [
-        f"{g['name']} ({g['note']})" if g["note"] else g["name"] for g in data["groups"]
+        f"{g['label']} ({g['note']})" if g["note"] else g["label"] for g in data["groups"]
     ] == LABELS
     assert [run["note"] for run in data["runs"]] == [
         "", "", "same config and seed as x-avg-seed-1", "interrupted after 1 of 2 rounds", "",

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedapp.figures import Figure
+from fedapp.report.choice import choose
 from fedapp.report.formats import FORMATS
 from fedapp.report.runs import load_runs
-from fedapp.report.table import number, results
+from fedapp.report.table import Number, closing_table, number, results
+from fedapp.report.units import familiar_unit
 from tests.support.commands import Fedapp
 from tests.support.reports import accuracy, texts, write_run
 
@@ -61,6 +65,41 @@ def test_a_choice_tells_what_it_was_made_from(
     without = shown(command, capsys, tmp_path)
     assert "settings" not in without
     assert "chosen" not in without
+
+
+def test_the_closing_table_of_a_sweep_has_the_names_of_the_table(
+    tmp_path: Path, command: Fedapp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_grid(tmp_path)
+    runs = load_runs([tmp_path])
+    for keys in ([], ["algorithm"]):
+        words = [word for key in keys for word in ("--per", key)]
+        lines = json.loads(shown(command, capsys, tmp_path, *words, "--format", "json"))["lines"]
+        choice = choose(runs, keys, "test_accuracy") if keys else None
+        closing = closing_table(choice.runs if choice else runs, "test_accuracy", choice)
+        names = [str(name) for name in closing.columns[0].cells]
+        assert names == [line["method"] for line in lines]
+        assert names == (
+            ["FedAdam", "FedAvg"]
+            if keys
+            else [
+                "FedAdam, server-lr = 0.1",
+                "FedAdam, server-lr = 1.0",
+                *(f"FedAvg, lr = {lr}" for lr in (0.1, 0.2, 0.4)),
+            ]
+        )
+    assert [str(cell) for cell in closing.columns[1].cells] == ["server-lr = 1.0", "lr = 0.2"]
+
+
+def test_a_table_names_the_method_and_the_key_that_it_chooses_for(
+    tmp_path: Path, command: Fedapp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for mu in (0.01, 0.1):
+        for lr in (0.1, 0.2):
+            keys: dict[str, Any] = {"algorithm": "fedprox", "lr": lr, "fedprox.mu": mu}
+            write_run(tmp_path, f"g-fedprox-fedprox.mu-{mu}-lr-{lr}", accuracy(lr), **keys)
+    text = shown(command, capsys, tmp_path, "--per", "fedprox.mu")
+    assert "| FedProx, mu = 0.01 | 2 | lr = 0.2* |" in text
 
 
 def test_validation_data_choose_the_setting_and_the_round(
@@ -129,10 +168,16 @@ def test_every_format_has_the_mean_and_the_standard_deviation(values: list[float
 
 def test_the_formats_agree_and_escape_what_they_must(tmp_path: Path) -> None:
     hostile = "a_b%&$|{}~^#\\"
-    write_run(tmp_path, hostile, {"test_loss": [0.5, 0.25]}, lr=0.1)
-    write_run(tmp_path, "=cmd()", {"test_loss": [1.5, 1.25]}, lr=0.2)
-    write_run(tmp_path, "none", {"train_loss": [1.5, 1.25]}, lr=0.3)
-    made = results(load_runs([tmp_path]), "test_loss", 0.3)
+    for name, figures in (
+        (hostile, {"test_loss": [0.5, 0.25]}),
+        ("=cmd()", {"test_loss": [1.5, 1.25]}),
+        ("none", {"train_loss": [1.5, 1.25]}),
+    ):
+        write_run(tmp_path, name, figures)
+    runs = [
+        replace(run, config=run.config | {"algorithm": run.name}) for run in load_runs([tmp_path])
+    ]
+    made = results(runs, "test_loss", 0.3)
     written = {name: write(made) for name, write in FORMATS.items()}
     rows = list(csv.DictReader(io.StringIO(written["csv"])))
     lines = json.loads(written["json"])["lines"]
@@ -147,3 +192,26 @@ def test_the_formats_agree_and_escape_what_they_must(tmp_path: Path) -> None:
     assert "no test loss" in written["markdown"]
     assert written["latex"].count(r"\\") == 4
     assert hostile.replace("|", "\\|") in written["markdown"]
+
+
+def test_times_have_one_familiar_unit_in_a_column_and_seconds_in_data(
+    tmp_path: Path, command: Fedapp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for lr, rounds in ((0.1, 3), (0.2, 40), (0.4, 60)):  # of 300 s, 301 s, ...
+        write_run(tmp_path, f"lr-{lr}", accuracy(*rounds * [0.1], 0.9), lr=lr)
+    words = tmp_path, "--target", "0.9"
+    for form in ("markdown", "latex"):
+        text = shown(command, capsys, *words, "--format", form)
+        assert re.findall(r"[|&] ([\d.]+ h) [|&]", text) == ["0.335 h", "3.64 h", "5.59 h"]
+    (line, *_) = json.loads(shown(command, capsys, *words, "--format", "json"))["lines"]
+    assert line["simulated_time_to_90_percent_mean"] == 300 + 301 + 302 + 303
+    (row, *_) = csv.DictReader(io.StringIO(shown(command, capsys, *words, "--format", "csv")))
+    assert float(row["simulated_time_to_90_percent_mean"]) == 1206
+
+
+@given(st.floats(0, 1e9))
+def test_a_time_alone_has_the_unit_of_plots(seconds: float) -> None:
+    unit, size = familiar_unit("seconds", seconds)
+    written, symbol = Number(seconds, figure=Figure("t", unit="seconds")).text().split()
+    assert unit.startswith(symbol)
+    assert float(written.replace(",", "")) == pytest.approx(seconds / size, rel=5e-3)

@@ -70,8 +70,8 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
     const known = found.flatMap(({ points }) => points.filter((point) => point !== null));
     if (!known.length) {
       const why = !hasFigures ? "These runs have no rounds yet."
-        : !shown.length ? "No run is switched on."
-        : `No run that is switched on has a ${label}${chosen.logY ? " for a log scale" : ""}.`;
+        : !shown.length ? "No run is selected."
+        : `No selected run has a ${label}${chosen.logY ? " for a log scale" : ""}.`;
       plot.append(shape("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, why));
       return;
     }
@@ -144,11 +144,11 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
     inside.left = 14 + 7.3 * Math.max(...yTexts.map((text) => text.length));
     const toX = makeScale(left, right, inside.left, inside.right, chosen.logX);
     const toY = makeScale(low, high, inside.bottom, inside.top, chosen.logY);
-    const columns = Math.max(2, Math.floor((inside.right - inside.left) / (units ? 88 : 60)));
-    const xTicks = (chosen.logX
+    const columns = Math.max(2, Math.floor((inside.right - inside.left) / (units ? 88 : 75)));
+    const xTicks = chosen.logX
       ? logTicks(left, right, columns, units)
-      : linearTicks(left, right, columns, units, chosen.axis === "rounds")
-    ).filter((value, k, all) => k + 1 === all.length || toX(all[k + 1]) - toX(value) > 58); // 50 s, 1 min
+        .filter((value, k, all) => k + 1 === all.length || toX(all[k + 1]) - toX(value) > 58) // 50 s, 1 min
+      : linearTicks(left, right, columns, units, chosen.axis === "rounds");
     const xTexts = units
       ? unitTexts(xTicks, units, chosen.logX ? null : unitOfAxis(right, units))
       : tickTexts(xTicks, chosen.logX);
@@ -228,9 +228,10 @@ export function makeChart({ chosen, selection, palette, metrics, hasFigures }) {
     if (chosen.figure !== chosen.judged) return;
     const { inside, low, high, toY } = scales;
     const target = chosen.targets[chosen.judged];
-    const text = (y, words) =>
-      shape("text", { class: "target-text", x: inside.left + 6, y }, words);
-    if (target > high) mark.append(text(inside.top - 8, `target ${targetText(chosen)} ↑`));
+    const text = (y, words, where = { x: inside.left + 6 }) =>
+      shape("text", { class: "target-text", ...where, y }, words);
+    const atRight = { x: inside.right - 6, "text-anchor": "end" }; // the metric's name is at the left
+    if (target > high) mark.append(text(inside.top - 8, `target ${targetText(chosen)} ↑`, atRight));
     else if (target < low) mark.append(text(inside.bottom - 6, `target ${targetText(chosen)} ↓`));
     else {
       const y = toY(target);

@@ -1,10 +1,10 @@
 // The columns of the table of runs: what a curve is sorted by, and how it is written, if not as that value.
-import { deviation, distinct, lastOf, mean } from "./runs.js";
+import { deviation, lastOf, mean } from "./runs.js";
 import { targetText } from "./selection.js";
 import { BYTES, NONE, SECONDS, amountText, grouped, unitOf } from "./texts.js";
 
 // Return the columns, and the groups of columns with the texts above them.
-export function makeColumns({ chosen, runs, metrics, algorithms }) {
+export function makeColumns({ chosen, runs, metrics }) {
   const totalOf = (name) => (curve) =>
     curve.average((run) => (run.has(name) ? lastOf(run.total(name)) : null));
 
@@ -73,11 +73,8 @@ export function makeColumns({ chosen, runs, metrics, algorithms }) {
     byteColumn("target-total", "total", "total_bytes", (curve) => spent(curve, "total_bytes")),
     timeColumn("target-simulated", "simulated", "simulated_seconds",
       (curve) => spent(curve, "simulated_seconds")),
-    {
-      key: "algorithm", title: "algorithm", isText: true,
-      value: (curve) => distinct(curve.runs.map((run) => algorithms[run.config.algorithm] ?? NONE)).join(", "),
-    },
-    { key: "dataset", title: "dataset", isText: true, value: (curve) => curve.configText("dataset") },
+    ...["algorithm", "dataset"].map((key) =>
+      ({ key, title: key, isText: true, value: (curve) => curve.configText(key) })),
   ];
   const groups = [
     { span: 1, text: () => "" },

@@ -1,6 +1,5 @@
-// What the configs of the curves that are shown differ in, and what they have in common.
+// Config differences of the curves that are shown, and what they have in common.
 import { at, make } from "./elements.js";
-import { valueText } from "./texts.js";
 
 // Only of keys that a run's result depends on; seeds are not compared where they are averaged.
 export function showConfigs(data, shown, isAveraged) {
@@ -23,12 +22,12 @@ export function showConfigs(data, shown, isAveraged) {
   at("config-scroll").hidden = !differing.length;
   at("config-note").hidden = differing.length > 0;
   at("config-note").textContent = runs.length > 1
-    ? "Nothing: the runs that are switched on have the same config, apart from seeds and places."
-    : "Switch on two runs or more to compare them.";
+    ? "None: the selected runs have the same config, apart from seeds and places."
+    : "Select two runs or more to compare them.";
   const common = runs.length ? keys.filter((key) => !differs(key) && !runs.some((run) => run.unread.has(key))) : [];
   at("common").hidden = !common.length;
-  at("common").querySelector("summary").textContent = `Common to all that are switched on: ${common.length} keys`;
+  at("common").querySelector("summary").textContent = `The same in all selected runs: ${common.length} keys`;
   at("common").querySelector("dl").replaceChildren(...common.map((key) => make("div", {},
-    make("dt", {}, key), make("dd", {}, valueText(runs[0].config[key])),
+    make("dt", {}, key), make("dd", {}, runs[0].configText(key)),
   )));
 }

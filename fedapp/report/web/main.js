@@ -17,7 +17,7 @@ const MANY = 20; // curves, above which only the best are shown at first
 // Fill the page with data, as the address says.
 function start(data) {
   const metrics = new Metrics(data.metrics);
-  const runs = data.runs.map((run) => new Run(run, data.common, metrics));
+  const runs = data.runs.map((run) => new Run(run, data.common, metrics, data.algorithms));
   const said = readAddress();
   const chosen = initialChoice(data, metrics);
   if (said.get("average") === "0") chosen.average = false;
@@ -25,7 +25,7 @@ function start(data) {
   const palette = new Palette(data.colours, data.dashes);
   const hasFigures = data.figures.length > 0;
   const chart = makeChart({ chosen, selection, palette, metrics, hasFigures });
-  const { columns, groups } = makeColumns({ chosen, runs, metrics, algorithms: data.algorithms });
+  const { columns, groups } = makeColumns({ chosen, runs, metrics });
   const table = makeTable({
     chosen, selection, palette, columns, groups,
     onSwitch: () => { showSelection(); keep(); }, onSort: keep, onPoint: chart.point,
@@ -43,7 +43,7 @@ function start(data) {
   function showSelection() {
     selection.filter(at("filter").value);
     const shown = selection.shown();
-    palette.deal(shown);
+    palette.deal(selection.curves, shown);
     table.mark();
     chart.draw();
     showConfigs(data, shown, chosen.average);

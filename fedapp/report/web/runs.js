@@ -1,5 +1,5 @@
 // Runs and their metrics, as the page's data describe them.
-import { figureText } from "./texts.js";
+import { figureText, valueText } from "./texts.js";
 
 export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 // The standard deviation of a sample; 0 of a single value.
@@ -35,15 +35,22 @@ export class Metrics {
 }
 
 export class Run {
-  constructor({ name, label, state, note, config, unread, length, columns, results }, common, metrics) {
+  constructor({ name, label, state, note, config, unread, length, columns, results }, common, metrics, algorithms) {
     Object.assign(this, { name, label, state, note, results });
     this.unread = new Set(unread); // keys that its result does not depend on
     this.config = { ...common, ...config };
     this.length = length;
     this.metrics = metrics;
+    this.algorithms = algorithms; // in the config -> in papers
     this.totals = {};
     this.columns = Object.fromEntries(Object.entries(columns).map(([key, column]) =>
       [key, Array.isArray(column) ? column : Array(length).fill(column)]));
+  }
+
+  // A key's value for people.
+  configText(key) {
+    const value = this.config[key];
+    return (key === "algorithm" && this.algorithms[value]) || valueText(value);
   }
 
   has(name) {

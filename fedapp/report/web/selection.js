@@ -1,6 +1,6 @@
 // What the reader chose: the metric and the axes, and which curves are shown in which colours.
 import { distinct, mean } from "./runs.js";
-import { NONE, trim, valueText } from "./texts.js";
+import { NONE, trim } from "./texts.js";
 
 const BEST = 10; // curves that the button "Best 10" shows
 const WIDTH = 1.7; // of a curve, in pixels
@@ -41,7 +41,7 @@ export class Curve {
 
   configText(key) {
     const read = this.runs.filter((run) => !run.unread.has(key));
-    return distinct(read.map((run) => valueText(run.config[key]))).join(", ") || NONE;
+    return distinct(read.map((run) => run.configText(key))).join(", ") || NONE;
   }
 }
 
@@ -123,18 +123,17 @@ export class Palette {
     this.slots = new Map();
   }
 
-  // A curve keeps its colour while it is shown, unless there is now a plainer one for it.
-  deal(shown) {
-    const enough = Math.max(this.colours.length, shown.length);
-    const kept = shown.filter((curve) => this.slots.get(curve) < enough);
-    this.slots = new Map(kept.map((curve) => [curve, this.slots.get(curve)]));
-    const taken = new Set(this.slots.values());
-    let slot = 0;
-    for (const curve of shown) {
-      if (this.slots.has(curve)) continue;
-      while (taken.has(slot)) slot += 1;
-      this.slots.set(curve, slot++);
-    }
+  // A curve has the look of its place among all curves, whichever are shown: as in pictures. Of those
+  // that are shown, one whose look is taken, as there are more curves than looks, has the next one.
+  deal(curves, shown) {
+    const looks = this.colours.length * this.patterns.length; // they have no factor in common
+    const taken = new Set();
+    this.slots = new Map(shown.map((curve) => {
+      let slot = curves.indexOf(curve) % looks;
+      while (taken.has(slot) && taken.size < looks) slot = (slot + 1) % looks;
+      taken.add(slot);
+      return [curve, slot];
+    }));
   }
 
   ink(curve) {

@@ -121,7 +121,7 @@ export function makeTable({ chosen, selection, palette, columns, groups, onSwitc
     return [
       ["run", ...heads.slice(1), "runs", "note"],
       ...visible.map(([curve, { values }]) =>
-        [curve.name, ...values.slice(1), curve.runs.length, curve.note]),
+        [...values, curve.runs.length, curve.note]),
     ];
   }
 
