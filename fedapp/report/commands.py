@@ -241,7 +241,7 @@ def table(
 ) -> None:
     """Print the results of runs: means over seeds, and standard deviations.
 
-    Means are of complete runs with different seeds. A run that is running, interrupted or diverged has a line
+    Means are of complete runs with different seeds. A run that is running, interrupted, failed or diverged has a line
     of its own that says so. With --per, each line tells how many settings it was chosen from, which of the chosen values
     are at the edge of those tried, and which keys were never varied. Runs with valid-share are chosen on their
     validation data.
