@@ -21,7 +21,7 @@ from fedapp.randomness import generator, sample_cohort
 from fedapp.rounds import run_rounds
 from fedapp.tables import Value
 from fedapp.wire import Update
-from strategies.gradma import Options
+from strategies.gradma import GradMA, Options
 from tests import oracles
 from tests.conftest import RunInline, kebab, read_rounds
 from tests.support.cases import config_for, trajectory
@@ -259,6 +259,7 @@ def test_it_learns_the_digits(algorithm: str, run_inline: RunInline) -> None:
         ({"gradma__memory_size": 8}, ""),
         ({"gradma__memory_size": 9}, "m = 9 .* d = 8: set gradma.memory-size to at most 8"),
         ({}, "m = 12 .* d = 8: set gradma.memory-size to at most 8"),
+        ({"clients_per_round": 8}, "m = 12 .* d = 8: set gradma.memory-size to at most 8"),
         ({"clients_per_round": 10}, "set clients-per-round and gradma.memory-size to at most 8"),
     ],
 )
@@ -337,3 +338,14 @@ def test_a_worker_projects_each_tensor_or_the_whole_model(
     config = parse_run_config(kebab(keys | {"local_steps": 2, "batch_size": 4}))
     client_of(config, 1, {}).train({"x": np.zeros(650, np.float32)}, np.zeros(0, np.float32))
     assert seen == {sizes}
+
+
+@pytest.mark.parametrize(("scope", "tensors"), [("layer", 2), ("model", 1)])
+def test_the_server_s_memory_has_a_gram_matrix_for_each_tensor_or_for_the_whole_model(
+    scope: str, tensors: int
+) -> None:
+    keys: dict[str, Value] = {"algorithm": "gradma-s", "model": "logreg", "gradma__scope": scope}
+    config = parse_run_config(kebab(keys))
+    strategy = make_strategy(config, make_problem(config))
+    assert isinstance(strategy, GradMA)
+    assert len(strategy.memory()["grams"]) == tensors
