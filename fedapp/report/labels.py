@@ -78,27 +78,29 @@ def names_of(groups: Sequence[Group]) -> list[str]:
         for run, group in zip(runs, groups, strict=True)
     ]
     for same in _tied(names):
-        differing = [key for key in differing_keys([runs[k] for k in same]) if key != "seed"]
-        differing.sort(key="num-rounds".__eq__)  # which often go with another key
-        skipped = {k: unread(differing, runs[k].config) for k in same}
-        for key in differing:
-            longer = {
-                k: [*names[k], *([] if key in skipped[k] else [_said(key, runs[k], differing)])]
-                for k in same
-            }
-            if _distinct(longer.values()) > _distinct(names[k] for k in same):
-                for k in same:
-                    names[k] = longer[k]
+        keys = [key for key in differing_keys([runs[k] for k in same]) if key != "seed"]
+        keys.sort(key="num-rounds".__eq__)  # which often go with another key
+        skipped = [unread(keys, runs[k].config) for k in same]
+        said = {
+            key: [
+                "" if key in s else _said(key, runs[k], keys)
+                for k, s in zip(same, skipped, strict=True)
+            ]
+            for key in keys
+        }
+        needed = _needed(said)
+        for place, k in enumerate(same):
+            names[k] += [said[key][place] for key in needed if said[key][place]]
     settings = [setting_of(run) for run in runs]
     others = list(dict.fromkeys(key for setting in settings for key in setting))
     for key in [*others, "seed"]:
         for tied in _tied(names):
-            said = [
+            texts = [
                 "" if key == "seed" and len(groups[k].runs) > 1 else _said(key, runs[k], others)
                 for k in tied
             ]
-            if len(set(said)) > 1:
-                for k, text in zip(tied, said, strict=True):
+            if len(set(texts)) > 1:
+                for k, text in zip(tied, texts, strict=True):
                     names[k] += [text] if text else []
     for tied in _tied(names):
         for k, special in zip(tied, _special([runs[k].name for k in tied]), strict=True):
@@ -115,8 +117,21 @@ def _said(key: str, run: Run, among: Collection[str]) -> str:
     return f"{key if len(alike) > 1 else end} = {text.lower() if isinstance(value, bool) else text}"
 
 
-def _distinct(names: Iterable[Sequence[str]]) -> int:
-    return len(set(map(tuple, names)))
+def _needed(said: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the keys without which fewer groups can be told apart; `said` is what each key says of each group."""
+
+    def told_apart(keys: Sequence[str]) -> int:
+        return len(set(zip(*(said[key] for key in keys), strict=True))) if keys else 1
+
+    needed: list[str] = []
+    for key in said:
+        if told_apart([*needed, key]) > told_apart(needed):
+            needed.append(key)
+    for key in list(needed):
+        others = [other for other in needed if other != key]
+        if told_apart(others) == told_apart(needed):
+            needed = others
+    return needed
 
 
 def _tied(names: Sequence[Sequence[str]]) -> list[list[int]]:

@@ -61,6 +61,8 @@ def test_a_name_is_the_algorithm_and_the_keys_that_tell_its_settings_apart() -> 
 def test_keys_that_go_with_another_one_are_left_out() -> None:
     two = [run(str(k), local_steps=k, num_rounds=60 // k, batch_size=5 * k) for k in (1, 2)]
     assert names(*two) == ["FedAvg, local-steps = 1", "FedAvg, local-steps = 2"]
+    three = [run("a", batch_size=10, num_rounds=5), run("b", num_rounds=6), run("c", num_rounds=7)]
+    assert names(*three) == [f"FedAvg, num-rounds = {k}" for k in (5, 6, 7)]
     prox: dict[str, Value] = {"algorithm": "fedprox", "moon.mu": 0.1, "server_data": True}
     both = [run("a", **prox), run("b", **prox | {"moon.mu": 1.0, "server_data": False})]
     assert names(*both) == ["FedProx, server-data = true", "FedProx, server-data = false"]
