@@ -231,7 +231,9 @@ def table(
     figure: Annotated[str, typer.Option("--metric", "--figure", help=METRIC)] = "",
     target: Annotated[
         float | None,
-        typer.Option("--target", help="a value of the metric: also show what was spent to reach it"),
+        typer.Option(
+            "--target", help="a value of the metric: also show what was spent to reach it"
+        ),
     ] = None,
     best_by: BestBy = "",
     per: Per = None,
@@ -274,7 +276,10 @@ def report(
         ),
     ] = False,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="where --serve listens; 0: any port that is free")
+        int,
+        typer.Option(
+            "--port", min=0, max=65535, help="where --serve listens; 0: any port that is free"
+        ),
     ] = 8765,
 ) -> None:
     """Write one page with a table, curves and config differences of runs, to be opened from disk.

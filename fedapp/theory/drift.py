@@ -21,10 +21,7 @@ def exactness(runs: Sequence[Run]) -> Outcome:
     exact = ["scaffold", "fedgate", "feddyn", "fedcet"]
     reached = [float(distances[name][-10:].max()) for name in exact]
     stalled = [float(v[-10:].min()) for name, v in distances.items() if name not in exact]
-    curves = [
-        Curve(name, rounds_of(values), values, "line" if name in exact else "dashed")
-        for name, values in distances.items()
-    ]
+    curves = [Curve(name, rounds_of(values), values) for name, values in distances.items()]
     return Outcome(
         [
             Finding(

@@ -57,7 +57,7 @@ def fedcom_q(runs: Sequence[Run]) -> Outcome:
             ),
             admissible(fedcom_pl(s) for s in settings),
         ],
-        [Panel("bounds dashed", "rounds", "f - f*", curves, log_x=False)],
+        [Panel("bounds in grey", "rounds", "f - f*", curves, log_x=False)],
     )
 
 

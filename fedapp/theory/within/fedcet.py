@@ -91,7 +91,7 @@ def _check(configs: Sequence[RunConfig], preset: str, stochastic: bool) -> Outco
             below(f"mean |grad f|^2 below equation {equation}, after every step", sums, bounds),
             below(f"consensus error below {consensus}, after every step", errors, limits),
         ],
-        [Panel("bounds dashed", "steps", "mean of |grad f|^2", curves)],
+        [Panel("bounds in grey", "steps", "mean of |grad f|^2", curves)],
     )
 
 

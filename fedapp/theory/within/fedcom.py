@@ -116,7 +116,7 @@ def _means_outcome(
             below(below_it, list(means.values()), bounds),
             _speed_up(f"corollary {corollary}", ends),
         ],
-        [Panel("bounds dashed", "rounds", "mean of |grad f|^2", curves)],
+        [Panel("bounds in grey", "rounds", "mean of |grad f|^2", curves)],
     )
 
 
