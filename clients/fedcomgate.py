@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clients.averaging import FedAvgClient
 from fedapp.client import Client
+from fedapp.errors import ClientError
 from strategies.fedcomgate import GateOptions, Options, damping
 
 
@@ -49,7 +50,7 @@ class GateClient(TrackingClient):
             return x
         last, step = self.remembered("x", "step")
         if mean is None:
-            raise RuntimeError("the server sent neither x nor the mean to derive it from")
+            raise ClientError("the server sent neither x nor the mean to derive it from")
         return last - step * mean
 
     def recall(self, x: Tensor, mean: Tensor | None, T: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedapp.compression import Compressor
 from fedapp.config import RunConfig
-from fedapp.errors import ConfigError
+from fedapp.errors import ClientError, ConfigError
 from fedapp.feedback import EF21
 from fedapp.optimizers import clip_, make_optimizer
 from fedapp.privacy import node_privacy
@@ -88,7 +88,7 @@ class Client(NumPyClient):
     def remembered(self, *names: str) -> list[Tensor]:
         """Return vectors of the client's state, without which it cannot train."""
         if missing := [name for name in names if name not in self.state]:
-            raise RuntimeError(f"the client's state is lost ({', '.join(missing)})")
+            raise ClientError(f"the client's state is lost ({', '.join(missing)})")
         return [self.state[name] for name in names]
 
     def gradient(self, y: Tensor, batch: Any) -> Tensor:

@@ -24,6 +24,12 @@ class MissingWeightsError(ConfigError):
     """The file with a network's weights is not there; a node may have them from the server instead."""
 
 
+class ClientError(RuntimeError):
+    """A client cannot train; the message quotes none of its data, so the server is told it."""
+
+    told = property(str)
+
+
 class RunError(RuntimeError):
     """The run cannot go on (too few clients answer); what it has so far is saved."""
 

@@ -76,7 +76,7 @@ def query(message: Message, context: Context) -> Message:
         answer = wire.pack_report(report)
     except Exception as error:
         _log_failure(error)
-        answer = wire.pack_report_error(_told(error, context))
+        answer = wire.pack_report_error(_for_server(error, context))
     return Message(answer, reply_to=message)
 
 
@@ -106,7 +106,7 @@ def _preflight(check: dict[str, Any], context: Context, config: RunConfig, hoste
         return replace(report, samples=samples if privacy.shows_samples else None, facts=facts)
     except Exception as error:
         _log_failure(error)
-        return replace(report, problem=_told(error, context))
+        return replace(report, problem=_for_server(error, context))
 
 
 @app.train()
@@ -196,7 +196,7 @@ def _all_refused(
         _log_failure(error)
     else:
         log.info("This node asks the server for what it lacks: %s", error)
-    content, told = RecordDict(), _told(error, context)
+    content, told = RecordDict(), _for_server(error, context)
     _add_refusals(content, context, [Refusal(client, reason, told) for client in clients])
     return Message(content, reply_to=message)
 
@@ -215,7 +215,7 @@ def _log_failure(error: Exception) -> None:
         log.exception("This node failed")
 
 
-def _told(error: Exception, context: Context) -> str:
+def _for_server(error: Exception, context: Context) -> str:
     """Return what the server is told of an error: nothing of the node's data, and no path."""
     known = isinstance(error, ConfigError | LacksFrozenError | ReceivedError)
     told = getattr(error, "told", None) or (str(error) if known else f"it failed: {SEE_LOG}")

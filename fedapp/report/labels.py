@@ -83,7 +83,7 @@ def names_of(groups: Sequence[Group]) -> list[str]:
         skipped = [unread(keys, runs[k].config) for k in same]
         said = {
             key: [
-                "" if key in s else _said(key, runs[k], keys)
+                "" if key in s else _key_and_value(key, runs[k], keys)
                 for k, s in zip(same, skipped, strict=True)
             ]
             for key in keys
@@ -96,7 +96,9 @@ def names_of(groups: Sequence[Group]) -> list[str]:
     for key in [*others, "seed"]:
         for tied in _tied(names):
             texts = [
-                "" if key == "seed" and len(groups[k].runs) > 1 else _said(key, runs[k], others)
+                ""
+                if key == "seed" and len(groups[k].runs) > 1
+                else _key_and_value(key, runs[k], others)
                 for k in tied
             ]
             if len(set(texts)) > 1:
@@ -108,7 +110,7 @@ def names_of(groups: Sequence[Group]) -> list[str]:
     return [", ".join(name) for name in names]
 
 
-def _said(key: str, run: Run, among: Collection[str]) -> str:
+def _key_and_value(key: str, run: Run, among: Collection[str]) -> str:
     """Write a key and its value, without the key's table if no other key ends like it: "levels = 8"."""
     end = key.rpartition(".")[2]
     alike = [other for other in among if other.rpartition(".")[2] == end]
