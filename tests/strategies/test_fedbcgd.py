@@ -128,7 +128,7 @@ NETWORK: dict[str, Value] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [3, pytest.param(15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("algorithm", "control", "start"),
     [
@@ -141,9 +141,11 @@ NETWORK: dict[str, Value] = {
         ("fedbcgd-plus", "scaled", "gradient"),
     ],
 )
-def test_a_network_with_its_shared_head(algorithm: str, control: str, start: str) -> None:
-    """The pseudocode, with gradients of the problem's own, over 15 sampled rounds."""
-    keys: dict[str, Value] = {"algorithm": algorithm}
+def test_a_network_with_its_shared_head(
+    algorithm: str, control: str, start: str, rounds: int
+) -> None:
+    """The pseudocode, with gradients of the problem's own, over sampled rounds."""
+    keys: dict[str, Value] = {"algorithm": algorithm, "num_rounds": rounds}
     keys |= {"fedbcgd__control": control, "fedbcgd__start": start}
     config = parse_run_config(kebab(NETWORK | keys))
     problem: Any = make_problem(config)
@@ -159,7 +161,7 @@ def test_a_network_with_its_shared_head(algorithm: str, control: str, start: str
         slope = problem.objective(i).full_gradient(torch.tensor(y)).numpy()
         return np.asarray(slope + config.weight_decay * y)
 
-    cohorts = [sample_cohort(list(range(9)), 6, config.seed, k) for k in range(1, 16)]
+    cohorts = [sample_cohort(list(range(9)), 6, config.seed, k) for k in range(1, rounds + 1)]
     first, second, head = 64 * 6 + 6, 6 * 5 + 5, 5 * 10 + 10
     edges = list(itertools.accumulate([first, second, head], initial=0))
     *blocks, shared = (list(range(a, b)) for a, b in itertools.pairwise(edges))
@@ -335,3 +337,10 @@ def test_the_blocks_command(
 def test_what_makes_no_sense_is_refused(key: str, value: Value, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         strategy_of(**{key: value})
+
+
+def test_a_model_that_is_all_shared_is_noted() -> None:
+    config = parse_run_config({"algorithm": "fedbcgd"})
+    note = find_algorithm("fedbcgd").notes
+    assert "blocks save nothing" in note(config, Layout((20,), (20,), head=20))[0]
+    assert note(config, Layout((20,), (20,), head=19)) == []

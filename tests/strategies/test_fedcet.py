@@ -14,6 +14,7 @@ from fedapp.engine import InlineGrid
 from fedapp.errors import RunError
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
+from fedapp.refusals import Reason, Refusal
 from fedapp.rounds import run_rounds
 from fedapp.tables import Value
 from strategies.fedcet import exchange_gain, largest_gain
@@ -126,6 +127,17 @@ def test_a_client_that_fails_ends_the_run() -> None:
     said = r"in round 7 there was no update from client 1 \(no answer in time\) and 3 more: fix"
     with pytest.raises(RunError, match=said):
         run_failing((7,))
+
+
+@pytest.mark.parametrize(
+    ("failed", "said"), [((4,), r"4 \(why\): fix"), ((4, 6, 7), r"4 \(why\) and 2 more: fix")]
+)
+def test_the_first_client_that_failed_is_named(failed: tuple[int, ...], said: str) -> None:
+    config = config_for("fedcet", **ALL)
+    strategy = make_strategy(config, make_problem(config))
+    refusals = [Refusal(client, Reason.FAILED, "why") for client in failed]
+    with pytest.raises(RunError, match=said):
+        strategy.on_too_few_updates(7, refusals)
 
 
 def test_a_client_without_its_state_ends_the_run() -> None:

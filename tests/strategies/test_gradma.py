@@ -203,6 +203,14 @@ def test_a_worker_s_first_step_agrees_with_its_gradient_where_it_ended_last() ->
     assert taken(known, 1, O) == [1, 0, 0]  # its first round: there is no last
 
 
+def test_a_worker_remembers_where_it_ended() -> None:
+    config = parse_run_config(kebab(QUADRATIC | {"algorithm": "gradma-w"}))
+    client, x = client_of(config, 1, {}), np.ones_like(make_problem(config).initial()[0])
+    sent = client.train({"x": x}, np.zeros(0)).arrays["u"]
+    assert np.linalg.norm(sent) > 0.01
+    np.testing.assert_allclose(client.state["y"], x - sent)
+
+
 def test_a_worker_that_comes_late_begins_at_the_model_it_receives() -> None:
     """y_{-1} is that model, and not x_0, where g = (-1, 1, 0)."""
     assert taken({O: (-1, 1, 0), LAST: (1, 0, 0)}, 1, LAST) == [1, 0, 0]
