@@ -50,7 +50,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mifa": rules("mifa"),
     "mimelite": rules("mimelite"),
     "gradma": rules("gradma or memory or slot or late or lost or worker or constraint", "tests/strategies/test_gradma.py"),
-    "fedbcgd": rules("fedbcgd", "tests/strategies/test_fedbcgd.py"),
+    "fedbcgd": rules("fedbcgd", "tests/strategies/test_fedbcgd.py", "tests/test_clipping.py"),
     "moon": ("tests/strategies/test_contrast.py", *QUICK, "-k", "moon"),
     "fedmlb": ("tests/strategies/test_contrast.py", *QUICK, "-k", "fedmlb"),
 }  # fmt: skip

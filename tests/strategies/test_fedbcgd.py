@@ -315,6 +315,19 @@ def test_only_the_block_and_the_shared_block_travel(algorithm: str, run_inline: 
     assert record["downlink_bytes"] > 5 * 4 * vectors * d.size
 
 
+@pytest.mark.parametrize("algorithm", ["fedbcgd", "fedbcgd-plus"])
+def test_a_block_is_compressed_tensor_by_tensor(algorithm: str, run_inline: RunInline) -> None:
+    """Six bits a number, whichever block; the server refuses a payload that is cut in other tensors than the block's."""
+    (record,) = read_rounds(
+        run_inline(
+            algorithm=algorithm, model="mlp-6-5", num_clients=4, clients_per_round=4, num_rounds=1,
+            fedbcgd__blocks=2, compressor="uniform", uniform__bits=6,
+        )
+    )  # fmt: skip
+    assert (record["clients"], record["failures"]) == (4, 0)
+    assert record["uplink_nmse"] < 0.01
+
+
 def test_the_blocks_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
