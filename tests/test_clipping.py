@@ -62,20 +62,24 @@ def test_clipping_far_above_all_gradients_changes_no_bit(name: str, run_inline: 
     assert any((plain[key] != low[key]).any() for key in plain)
 
 
-def test_fedbcgd_plus_clips_its_direction() -> None:
-    """x - y is as long as one step at most, and the control variate is the whole full gradient."""
+@pytest.mark.parametrize("steps", [1, 2])
+def test_fedbcgd_plus_clips_its_direction(steps: int) -> None:
+    """Each step is as long as one may be at most, and the control variate is the whole full gradient."""
     config = parse_run_config(
-        kebab(QUADRATIC | {"algorithm": "fedbcgd-plus", "clip_gradient": 0.01, "local_steps": 1})
+        kebab(QUADRATIC | {"algorithm": "fedbcgd-plus", "clip_gradient": 1.0, "local_steps": steps})
     )
     x, c = np.full(DIM, 3.0), np.full(DIM, 0.2)
     state: dict[str, Tensor] = {}
     client = client_of(config, 1, state)
     update = client.train({"x": x, "c": c, "block": np.zeros(1)}, np.zeros(0))
     G = client.full_gradient(torch.tensor(x)).numpy()
-    direction = G + c  # y = x and c_i = 0
-    np.testing.assert_allclose(
-        update["u"], client.lr * 0.01 * direction / np.linalg.norm(direction)
-    )
+    y = x.copy()
+    for _ in range(
+        steps
+    ):  # g(y) - g(x) + G - c_i + c with the full gradients of a problem without noise, and c_i = 0
+        direction = client.full_gradient(torch.tensor(y)).numpy() + c
+        y -= client.lr * direction / np.linalg.norm(direction)
+    np.testing.assert_allclose(update["u"], x - y)
     np.testing.assert_allclose(update["dc"], G)
     assert np.linalg.norm(G) > 1
 

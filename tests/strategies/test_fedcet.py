@@ -130,7 +130,7 @@ def test_a_client_that_fails_ends_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failed", "said"), [((4,), r"4 \(why\): fix"), ((4, 6, 7), r"4 \(why\) and 2 more: fix")]
+    ("failed", "said"), [((4,), r"4 \(why\): fix"), ((4, 6), r"4 \(why\) and 1 more: fix")]
 )
 def test_the_first_client_that_failed_is_named(failed: tuple[int, ...], said: str) -> None:
     config = config_for("fedcet", **ALL)
