@@ -128,7 +128,7 @@ NETWORK: dict[str, Value] = {
 }
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("algorithm", "control", "start"),
     [
