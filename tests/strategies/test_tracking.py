@@ -20,6 +20,7 @@ from fedapp.randomness import generator
 from fedapp.registry import find_compressor
 from fedapp.rounds import run_rounds
 from fedapp.tables import Value
+from strategies.diana import shift_step
 from strategies.fedcomgate import damping
 from tests import oracles
 from tests.conftest import RunInline, kebab
@@ -272,6 +273,12 @@ def test_a_compressor_that_is_too_coarse_for_tracking_is_told(
     with caplog.at_level("WARNING", logger="flwr"):
         run_inline(algorithm="fedcomgate", num_rounds=1, **keys)
     assert any("relative variance q" in message for message in caplog.messages) == warned
+
+
+def test_the_shift_step_of_diana_is_one_over_one_plus_q() -> None:
+    assert shift_step(0.0, None, 30) == 1.0
+    assert shift_step(0.0, make_compressor("qsgd", levels=2), 9) == pytest.approx(1 / 2.5)
+    assert shift_step(0.3, None, 30) == 0.3
 
 
 def test_the_shift_step_of_diana_is_known_to_both_sides() -> None:
