@@ -171,7 +171,7 @@ def _draw_panel(axes: Axes, panel: _Panel, look: Look) -> None:
     axes.set_title(plain(panel.title), fontsize="medium")
     if log:
         axes.set_xscale("log")
-        _round_log_ticks(axes.xaxis, *axes.get_xlim())
+        _round_log_ticks(axes.xaxis, *axes.get_xlim(), long=by_thousands)
         if by_thousands:
             axes.xaxis.set_major_formatter(FuncFormatter(partial(_with_unit, against.unit)))
     else:
@@ -256,13 +256,20 @@ def _draw_y_axis(axes: Axes, look: Look) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=STEPS))
 
 
-def _round_log_ticks(axis: Axis, low: float, high: float) -> None:
-    """Set ticks at powers of ten or, if these are too few, at 1, 2 and 5 times such; written plainly where they are short."""
+def _round_log_ticks(axis: Axis, low: float, high: float, long: bool = False) -> None:
+    """Set ticks at powers of ten or, if these are too few, at 1, 2 and 5 times such; written plainly where they are short.
+
+    `long` labels, such as 100 kB, need more room.
+    """
     if not 0 < low < high:
         return
     decades = np.log10(high / low)
-    if decades < 3:
-        subs = (1.0, 2.0, 5.0) if decades > 0.7 else tuple(map(float, range(1, 10)))
+    if decades < (2.3 if long else 3):
+        subs: tuple[float, ...] = (1.0, 2.0, 5.0)
+        if decades <= 0.7:
+            subs = tuple(map(float, range(1, 10)))
+        elif long and decades > 1.5:
+            subs = (1.0, 5.0)
         axis.set_major_locator(LogLocator(subs=subs, numticks=12))
         axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())

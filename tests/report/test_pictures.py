@@ -77,6 +77,24 @@ def test_ticks_of_bytes_have_familiar_units_on_a_log_scale(tmp_path: Path) -> No
     draw_curves([one], ["bytes"], "test_accuracy", picture, Look(log_x=True))
     shown = texts(picture)
     assert {"10 kB", "100 kB", "1 MB", "10 MB", "100 MB", "uplink bytes, all clients"} <= set(shown)
+    for last, among, left_out in (
+        (10, {"1 MB"}, {"2 MB", "5 MB"}),
+        (7, {"5 MB"}, {"2 MB"}),
+        (5, {"2 MB", "5 MB"}, set()),
+    ):
+        up = [
+            {"round": k, "test_accuracy": 0.1, "uplink_bytes": 5e5 * 2 ** (k - 1)}
+            for k in range(1, last)
+        ]
+        draw_curves(
+            [Run("fedavg", {"algorithm": "fedavg"}, up)],
+            ["bytes"],
+            "test_accuracy",
+            picture,
+            Look(log_x=True),
+        )
+        assert among <= set(texts(picture))
+        assert not left_out & set(texts(picture))
 
 
 def test_the_legend_says_what_lines_and_bands_are(tmp_path: Path) -> None:
