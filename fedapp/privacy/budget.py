@@ -52,16 +52,15 @@ CLIPS = (1e-100, 1e100)
 UNRELATED = frozenset({
     "algorithm", "num-rounds", "clients-per-round", "local-steps", "local-epochs", "batch-size", "lr", "lr-schedule",
     "lr-decay", "warmup-rounds", "client-optimizer", "clip-gradient", "weight-decay", "server-lr", "weighting",
-    "aggregation", "mixing", "hostile", "trim", "clip-radius", "max-examples", "max-update-norm",
-    "on-long-update", "max-update-ratio", "compressor", "error-feedback", "downlink", "uplink-budget", "augmentation", "norm", "trainable",
+    "aggregation", "mixing", "hostile", "trim", "clip-radius", "max-examples", "max-update-norm", "on-long-update",
+    "max-update-ratio", "compressor", "error-feedback", "downlink", "uplink-budget", "augmentation", "norm", "trainable",
     "dtype", "precision", "device", "compile", "vectorize", "eval-every", "test-share", "metrics", "eval-clients",
     "eval-finetune", "eval-train", "target-accuracy", "results-dir", "run-name", "tracker", "tensorboard", "state-dir",
     "on-lost-state", "checkpoint-every", "resume", "min-clients", "round-retries", "round-timeout", "node-timeout",
     "require-all-clients", "node-partitions",
 })  # fmt: skip
-UNRELATED_TABLES = frozenset(
-    {"optimizer", "grid", "time", "dp", "lora"}
-)  # and algorithms', and compressors'
+# The tables of algorithms and compressors do not, either.
+UNRELATED_TABLES = frozenset({"optimizer", "grid", "time", "dp", "lora"})
 ALL = "all"  # in place of a client's number, where clients share samples
 Releases = dict[str, dict[str, Counter[float]]]  # division -> client -> noise multiplier -> count
 

@@ -27,7 +27,7 @@ SEE_LOG = "see this node's log"
 HIDDEN = f"something is wrong with its data or its config: {SEE_LOG}"
 
 
-def _for_server(error: Exception) -> str:
+def _without_data(error: Exception) -> str:
     """Return what an error says without quoting a node's data; where it may quote them, its kind alone."""
     told = getattr(error, "told", None)
     if isinstance(error, ConfigError):
@@ -66,12 +66,12 @@ class NodePrivacy:
 
     def told(self, error: Exception) -> str:
         """Return what the server is told of an error with a node's data: never text that may quote them."""
-        return _for_server(error)
+        return _without_data(error)
 
     def refusal(self, client: int, error: Exception) -> Refusal:
         """Return what the server is told of an error in a client's training."""
         reason = Reason.NOT_FINITE if isinstance(error, NotFiniteError) else Reason.FAILED
-        return Refusal(client, reason, _for_server(error))
+        return Refusal(client, reason, _without_data(error))
 
 
 class HiddenSamples(NodePrivacy):
