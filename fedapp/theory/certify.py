@@ -14,15 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedapp.compression import make_compressor
 from fedapp.config import RunConfig
 from fedapp.problems import kind_of, make_problem
 from fedapp.problems.erm import SMOOTHNESS, LinearERM
 from fedapp.problems.protocols import FederatedProblem
 from fedapp.problems.quadratic import Quadratic
 from fedapp.randomness import generator
-from fedapp.registry import find_compressor
+from fedapp.registry import find_algorithm, find_compressor
 from fedapp.theory.constants import numbers_of, quadratic_constants, relative_variance
-from fedapp.theory.hypotheses import HYPOTHESES, NAMES, Hypotheses, Setting, largest
+from fedapp.theory.hypotheses import (
+    HYPOTHESES,
+    NAMES,
+    Condition,
+    Hypotheses,
+    Setting,
+    largest,
+)
+from strategies.fedcomgate import Options as GateOptions
 
 CLIENTS = 8  # whose gradients are sampled
 STEEP_CLIENTS = 4  # whose Hessians are
@@ -40,6 +49,7 @@ class Constants:
     noise_is: str
     spread_is: str
     measured_q: float  # measured on the mean gradient at the start
+    beyond: list[str]  # keys of the run that no theorem knows of
     notes: list[str]
 
 
@@ -53,9 +63,12 @@ def constants_of(config: RunConfig) -> Constants:
     mean = torch.stack(slopes).mean(0)
     spread = float(torch.stack([(g - mean).square().sum() for g in slopes]).mean())
     q = relative_variance(config, problem.layout.size, problem.layout.pieces)
-    taus = {config.local_work.num_steps(problem.objective(c).num_examples) for c in clients}
+    examples = {problem.objective(c).num_examples for c in range(config.num_clients)}
+    taus = {config.local_work.num_steps(number) for number in examples}
     s = replace(numbers_of(config, q), tau=max(taus))
-    notes = _notes(config, s, taus)
+    damping = _damping(config, problem)
+    notes = _notes(config, s, damping)
+    beyond = _beyond(config, taus, examples, q, damping)
     measured = _measured_q(config, problem, mean)
     if isinstance(problem, Quadratic):
         s = replace(s, **quadratic_constants(problem, config))
@@ -64,22 +77,21 @@ def constants_of(config: RunConfig) -> Constants:
             if isfinite(s.rho2)
             else f"unbounded: Hessians differ; {spread:.3g} at the start"
         )
-        return Constants(s, "exact", "exact", "exact", bounded, measured, notes)
+        return Constants(s, "exact", "exact", "exact", bounded, measured, beyond, notes)
     noise = max(_noise(problem, config, client, x) for client in clients)
     s = replace(s, sigma2=noise, rho2=spread)
     sampled = f"estimate at the start, {len(clients)} clients"
     if isinstance(problem, LinearERM):
-        L = SMOOTHNESS[config.model] + problem.decay
-        mu = problem.decay if problem.convex else 0.0
-        s = replace(s, L=L, mu=mu)
-        return Constants(
-            s, "a bound", "a bound" if mu else "not convex", sampled, sampled, measured, notes
-        )
+        decay = problem.decay + config.weight_decay
+        mu = decay if problem.convex else 0.0
+        s = replace(s, L=SMOOTHNESS[config.model] + decay, mu=mu)
+        mu_is = "a bound" if mu else "not convex"
+        return Constants(s, "a bound", mu_is, sampled, sampled, measured, beyond, notes)
     steep = clients[:STEEP_CLIENTS]
     L = max(_steepness(problem, config, client, x) for client in steep) + config.weight_decay
     how = f"estimate at the start, {len(steep)} clients, {ITERATIONS} power iterations"
     s = replace(s, L=L, mu=0.0)
-    return Constants(s, how, "not assumed for networks", sampled, sampled, measured, notes)
+    return Constants(s, how, "not assumed for networks", sampled, sampled, measured, beyond, notes)
 
 
 def _some(count: int, most: int, seed: int) -> list[int]:
@@ -136,42 +148,58 @@ def _measured_q(config: RunConfig, problem: FederatedProblem, vector: Tensor) ->
     return float(np.mean(errors) / (v**2).sum())
 
 
-def _notes(config: RunConfig, s: Setting, taus: set[int]) -> list[str]:
-    """Return what no inequality says."""
-    notes = []
-    if len(taus) > 1:
-        notes.append(
-            f"Clients take {min(taus)} to {max(taus)} local steps; the theorems have one tau."
+def _damping(config: RunConfig, problem: FederatedProblem) -> float:
+    """Return by how much gradient tracking is damped: 1 is the printed rule."""
+    compressor = find_compressor(config, problem.layout.pieces) or make_compressor("none")
+    return find_algorithm(config.algorithm).damping(config, compressor, problem.layout.size)
+
+
+def _beyond(
+    config: RunConfig, taus: set[int], examples: set[int], q: float, damping: float
+) -> list[str]:
+    """Return the keys with which a run is not what the theorems are about."""
+    keys = {
+        f"local-epochs (clients take {min(taus)} to {max(taus)} steps, the theorems have one tau)": len(
+            taus
         )
-    if config.client_optimizer != "sgd":
-        notes.append(
-            f'The theorems are for plain steps, not client-optimizer = "{config.client_optimizer}".'
-        )
-    if config.error_feedback:
-        notes.append("The theorems are for compression without error feedback.")
-    others = {
+        > 1,
+        f'client-optimizer = "{config.client_optimizer}"': config.client_optimizer != "sgd",
+        "error-feedback": config.error_feedback,
         f'aggregation = "{config.aggregation}"': config.aggregation != "mean",
         f'mixing = "{config.mixing}"': config.mixing != "none",
         f'downlink = "{config.downlink}"': config.downlink != "none",
-        f'weighting = "{config.weighting}"': config.weighting != "uniform",
+        f'weighting = "{config.weighting}"': config.weighting != "uniform" and len(examples) > 1,
         "dp.clip": config.dp.clip > 0,
         "clip-gradient": config.clip_gradient > 0,
+        "max-update-norm": config.max_update_norm > 0,
+        f"damping = {damping:.2g} of gradient tracking": damping != 1,
     }
-    if used := [key for key, set_ in others.items() if set_]:
-        notes.append(f"The theorems know nothing of {', '.join(used)}.")
-    if config.algorithm in ("fedcomgate", "fedgate") and 1 < s.q < inf:
-        notes.append(
+    if config.algorithm == "fedcomgate":
+        options = config.table(GateOptions)
+        keys |= {
+            'fedcomgate.track = "own"': options.track == "own" and q > 0,
+            f'fedcomgate.memory = "{options.memory}"': options.memory != "none",
+        }
+    return [key for key, used in keys.items() if used]
+
+
+def _notes(config: RunConfig, s: Setting, damping: float) -> list[str]:
+    """Return what no inequality says."""
+    if config.algorithm in ("fedcomgate", "fedgate") and 1 < s.q < inf and damping == 1:
+        return [
             f"q = {s.q:.2g}: tracking as printed (damping = 1) can diverge at an admissible step size, because G_q of "
             "assumption 5 is not finite then."
-        )
-    return notes
+        ]
+    return []
 
 
 def certificate(config: RunConfig) -> dict[str, Any]:
     """Return what is known, and of each theorem on the algorithm whether it applies, and what would make it."""
     known = constants_of(config)
     s = known.setting
-    theorems = [_verdict(h, s) for h in HYPOTHESES if config.algorithm in h.algorithms]
+    theorems = [
+        _verdict(h, s, known.beyond) for h in HYPOTHESES if config.algorithm in h.algorithms
+    ]
     return {
         "algorithm": config.algorithm,
         "problem": kind_of(config).name,
@@ -202,8 +230,11 @@ def _number(value: float) -> float | None:
     return float(value) if isfinite(value) else None
 
 
-def _verdict(hypotheses: Hypotheses, s: Setting) -> dict[str, Any]:
+def _verdict(hypotheses: Hypotheses, s: Setting, beyond: list[str]) -> dict[str, Any]:
     conditions = hypotheses.conditions(s)
+    if beyond:
+        text = f"the algorithm as the paper has it: without {', '.join(beyond)}"
+        conditions = [*conditions, Condition(text, 1.0, 0.0)]
     return {
         "name": hypotheses.name,
         "applies": all(c.holds for c in conditions),

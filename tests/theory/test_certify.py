@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.parsing import parse_run_config
+from fedapp.problems import make_problem
 from fedapp.tables import Value
-from fedapp.theory.certify import _steepness, certificate
+from fedapp.theory.certify import _steepness, as_text, certificate
 from fedapp.theory.constants import exact_setting
 from fedapp.theory.hypotheses import (
     HYPOTHESES,
@@ -174,10 +175,73 @@ def test_of_several_runs_the_one_that_fails_is_shown() -> None:
             assert not found.holds
 
 
-def test_what_no_theorem_knows_of_is_named() -> None:
-    keys: dict[str, Value] = {"algorithm": "fedcom", "downlink": "grid", "clip-gradient": 1.0}
-    notes = certificate(parse_run_config(QUADRATIC | keys))["notes"]
-    assert 'The theorems know nothing of downlink = "grid", clip-gradient.' in notes
+GATE: dict[str, Value] = {
+    "algorithm": "fedcomgate",
+    "compressor": "qsgd",
+    "qsgd.levels": 8,
+    "lr": 0.01,
+}
+FEDCOM: dict[str, Value] = {
+    "algorithm": "fedcom",
+    "compressor": "none",
+    "quadratic.hessians": "shared",
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        (FEDCOM | {"clip-gradient": 1.0, "downlink": "grid"}, 'downlink = "grid", clip-gradient'),
+        (FEDCOM | {"client-optimizer": "momentum"}, 'client-optimizer = "momentum"'),
+        (FEDCOM | {"aggregation": "median"}, 'aggregation = "median"'),
+        (FEDCOM | {"max-update-norm": 1.0}, "max-update-norm"),
+        (FEDCOM | {"compressor": "qsgd", "error-feedback": True}, "error-feedback"),
+        (GATE | {"fedcomgate.track": "own"}, 'fedcomgate.track = "own"'),
+        (GATE | {"fedcomgate.memory": "paper"}, 'fedcomgate.memory = "paper"'),
+        (GATE | {"fedcomgate.damping": 0.5}, "damping = 0.5 of gradient tracking"),
+        (GATE | {"qsgd.levels": 1}, "of gradient tracking"),
+    ],
+)
+def test_no_theorem_applies_to_what_none_of_them_knows_of(
+    keys: dict[str, Value], named: str
+) -> None:
+    found = certificate(parse_run_config(QUADRATIC | keys))
+    assert found["theorems"]
+    for theorem in found["theorems"]:
+        assert not theorem["applies"]
+        (text,) = (c["text"] for c in theorem["conditions"] if c["text"].startswith("the algo"))
+        assert named in text
+    assert named in as_text(found)
+
+
+def test_with_the_printed_rule_it_does_apply() -> None:
+    coarse: dict[str, Value] = {"qsgd.levels": 1, "fedcomgate.damping": 1.0}
+    for keys in (GATE, GATE | coarse):
+        found = certificate(parse_run_config(QUADRATIC | keys | {"lr": 0.001}))
+        assert [theorem["applies"] for theorem in found["theorems"]] == [True, True]
+    assert "q = " in found["notes"][0]
+
+
+def test_the_steps_of_all_clients_are_counted_not_of_a_sample() -> None:
+    keys: dict[str, Value] = {
+        "algorithm": "fedgate", "num-clients": 40, "partition": "dirichlet", "partition-alpha": 0.1,
+        "local-epochs": 1, "batch-size": 4, "model": "logreg",
+    }  # fmt: skip
+    config = parse_run_config(keys)
+    problem = make_problem(config)
+    sizes = [problem.objective(client).num_examples for client in range(40)]
+    found = certificate(config)
+    assert found["run"]["tau"] == -(-max(sizes) // 4)
+    text = found["theorems"][0]["conditions"][-1]["text"]
+    assert f"clients take {-(-min(sizes) // 4)} to {-(-max(sizes) // 4)} steps" in text
+
+
+def test_weight_decay_is_part_of_a_linear_risk() -> None:
+    keys: dict[str, Value] = {"algorithm": "fedcom", "model": "logistic"}
+    plain = certificate(parse_run_config(keys))["constants"]
+    decayed = certificate(parse_run_config(keys | {"weight-decay": 0.5}))["constants"]
+    for name in ("L", "mu"):
+        assert decayed[name][0] == pytest.approx(plain[name][0] + 0.5)
 
 
 def test_an_algorithm_without_a_theorem_is_told_so() -> None:
