@@ -1,17 +1,21 @@
 """Documents that cannot go stale: every figure and table names what gave it, and a cheap cell of each is run again."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import evidence
-from benchmarks.evidence import Cell, Entry, digest_of, load_entries, measure
+from benchmarks import emnist_digits, evidence
+from benchmarks.evidence import Cell, Entry, data_of, digest_at, digest_of, load_entries, measure
 
 DOCS = Path(__file__).parents[2] / "docs"
 ENTRIES = load_entries()
 WITH_CELLS = [entry for entry in ENTRIES if entry.cell]
+ON_REAL_DATA = [entry for entry in WITH_CELLS if data_of(entry)]
+ON_OTHERS = [entry for entry in WITH_CELLS if not data_of(entry)]
+SHARED = (DOCS.parent.parent / "shared" / "data").resolve()
 
 
 def section_of(entry: Entry) -> str:
@@ -37,6 +41,29 @@ def test_every_picture_in_the_documents_has_an_entry() -> None:
     assert all((DOCS / picture).is_file() for picture in listed)
 
 
+def tables(page: Path) -> Iterator[str]:
+    """Yield the heading above each table of a page."""
+    heading = ""
+    for line in page.read_text().splitlines():
+        if found := re.match(r"#+ (.*)", line):
+            heading = found[1]
+        elif re.match(r"\|[ :]*-", line):
+            yield f"{page.name}/{heading}"
+
+
+def test_every_table_in_the_documents_has_an_entry_or_only_describes() -> None:
+    found = {table for page in DOCS.glob("*.md") for table in tables(page)}
+    measured = {f"{e.document}/{heading}" for e in ENTRIES for heading in (e.section, *e.also)}
+    described = evidence.descriptions()
+    pages = {name.removesuffix("/*") for name in described if name.endswith("/*")}
+    open_ones = {table for table in found if table.partition("/")[0] not in pages}
+    assert open_ones - measured - described == set(), (
+        "add each to docs/evidence.json with the command that gives it, or to its descriptions if it measures nothing"
+    )
+    assert described - found - {f"{page}/*" for page in pages} == set()
+    assert not measured & described
+
+
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_an_entry_is_complete_and_its_sweep_file_is_unchanged(entry: Entry) -> None:
     assert entry.command
@@ -52,10 +79,24 @@ def test_an_entry_is_complete_and_its_sweep_file_is_unchanged(entry: Entry) -> N
     if entry.cell:
         assert entry.commit
         assert entry.digest or not entry.preset
+    if entry.cell and entry.cell.shown:
         assert entry.cell.shown in text
+        if "e" in entry.cell.shown:
+            assert f"{entry.cell.value:.0e}" == entry.cell.shown
+            return
         # The document rounds it, or has the mean over several seeds.
         number = float(entry.cell.shown.split()[0])
         assert number == pytest.approx(entry.cell.value / unit(entry.cell.shown), rel=0.02)
+
+
+@pytest.mark.skipif(
+    b"true" in evidence.git("rev-parse", "--is-shallow-repository")
+    or not evidence.git("rev-parse", "HEAD"),
+    reason="needs the history",
+)
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.digest], ids=lambda entry: entry.name)
+def test_the_commit_of_an_entry_has_its_sweep_file(entry: Entry) -> None:
+    assert digest_at(entry.commit, entry.preset) == entry.digest
 
 
 def unit(shown: str) -> float:
@@ -63,9 +104,31 @@ def unit(shown: str) -> float:
     return {"kB": 1e3, "MB": 1e6, "GB": 1e9}.get(shown.partition(" ")[2], 1.0)
 
 
-@pytest.mark.parametrize("entry", WITH_CELLS, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", ON_OTHERS, ids=lambda entry: entry.name)
 def test_a_cell_of_the_document_comes_out_again(entry: Entry, tmp_path: Path) -> None:
-    value = measure(entry, tmp_path)
+    check(entry, measure(entry, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return the directories of real data: those that are here, and EMNIST's digits made of FEMNIST's."""
+    made = tmp_path_factory.mktemp("digits")
+    emnist_digits.main(["--data-dir", str(SHARED), "--out", str(made)])
+    return [SHARED, made]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("real data")  # each data set is decoded once
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real data are not here")
+@pytest.mark.parametrize("entry", ON_REAL_DATA, ids=lambda entry: entry.name)
+def test_a_cell_on_real_data_comes_out_again(
+    entry: Entry, places: list[Path], tmp_path: Path
+) -> None:
+    check(entry, measure(entry, tmp_path, places))
+
+
+def check(entry: Entry, value: float) -> None:
+    """Compare a cell with the document."""
     assert entry.cell
     assert not evidence.differs(entry.cell, value), (
         f"{entry.document}, {entry.section}: {entry.cell.take} {entry.cell.metric} is {value:.6g} now, and the document "
