@@ -213,6 +213,18 @@ def test_partition_draws_a_picture(
         assert len(set(picture.convert("L").getdata())) > 10
 
 
+def test_the_median_of_two_clients_is_halfway_between_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = 'partition="dirichlet" partition-alpha=0.5 num-clients=2 clients-per-round=2'
+    path = tmp_path / "partition.png"
+    assert fedapp(monkeypatch, "partition", "-c", config, "-o", str(path)) == 0
+    told = re.search(r"hold (\d+) to (\d+) samples each \(median (\S+)\)", capsys.readouterr().out)
+    assert told
+    least, most, median = map(float, told.groups())
+    assert least < median == (least + most) / 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -47,7 +47,7 @@ def partition(
     sizes = counts.sum(1)
     typer.echo(
         f"{output}: {run.num_clients} clients hold {sizes.min()} to {sizes.max()} samples each "
-        f"(median {sorted(sizes)[len(sizes) // 2]}), {(counts > 0).sum(1).mean():.1f} classes on average"
+        f"(median {np.median(sizes):.10g}), {(counts > 0).sum(1).mean():.1f} classes on average"
     )
 
 
