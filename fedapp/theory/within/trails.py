@@ -79,9 +79,11 @@ def admissible(conditions: Iterable[Sequence[Condition]]) -> Finding:
 
 
 def below(claim: str, measured: Iterable[Values], bounds: Iterable[Values]) -> Finding:
-    """Say whether measured values stay below their bounds everywhere."""
-    ratios = [float(np.max(m / b)) for m, b in zip(measured, bounds, strict=True)]
-    holds = all(np.isfinite(ratio) and ratio <= 1 for ratio in ratios)
+    """Say whether measured values stay below their bounds everywhere; an infinite bound says nothing."""
+    pairs = list(zip(measured, bounds, strict=True))
+    ratios = [float(np.max(m / b)) for m, b in pairs]
+    bounded = all(bool(((b > 0) & np.isfinite(b)).all()) for _, b in pairs)
+    holds = bounded and all(np.isfinite(ratio) and ratio <= 1 for ratio in ratios)
     return Finding(claim, "measured/bound at most 1", spread(ratios, ".2g"), holds)
 
 
