@@ -28,9 +28,10 @@ from fedapp.projection import Memory, project_
 from fedapp.report.commands import PRESETS
 from fedapp.theory import THEOREMS, hypotheses
 from fedapp.theory.check import plan
+from fedapp.theory.constants import quadratic_constants
 from fedapp.theory.hypotheses import Condition, Setting
 from fedapp.theory.outcome import Finding
-from fedapp.theory.within.trails import admissible, settings_of
+from fedapp.theory.within.trails import admissible, below, settings_of
 from fedapp.wire import Update
 from strategies.diana import DIANA
 from strategies.fedbcgd import FedBCGD
@@ -261,6 +262,21 @@ def eager_workers(patch: Patch) -> None:
     patch.setattr(clients.gradma, "project_", lambda rows, scope: 100 * project(rows, scope))
 
 
+def memory_is_not_asked(patch: Patch) -> None:
+    """GradMA's server steps along its momentum as it is."""
+    patch.setattr(Memory, "project", lambda self, v: v.copy())
+
+
+def workers_do_not_project(patch: Patch) -> None:
+    """GradMA's workers step along the gradient as it is."""
+    patch.setattr(clients.gradma, "project_", lambda rows, scope: rows[0])
+
+
+def workers_stay(patch: Patch) -> None:
+    """GradMA's workers do not move."""
+    patch.setattr(clients.gradma, "project_", lambda rows, scope: 0 * rows[0])
+
+
 # Mistakes for each theorem, and the findings, by their place, that must turn to no.
 MISTAKES: dict[str, list[tuple[Mistake, set[int]]]] = {
     "fedcom-d4": [(steeper, {0}), (fedcom_ascends, {1}), (fedcom_ignores_server_lr, {2})],
@@ -293,6 +309,9 @@ MISTAKES: dict[str, list[tuple[Mistake, set[int]]]] = {
         (memory_steps_twice, {2}),
         (eager_workers, {3, 4}),
         (memory_overshoots, {5, 6}),
+        (memory_is_not_asked, {8}),
+        (workers_do_not_project, {9}),
+        (workers_stay, {9}),
     ],
     "fedbcgd-51": [
         (steeper, {0}),
@@ -314,6 +333,29 @@ def test_a_mistake_turns_its_lines_to_no(
     told = {place for place, one in enumerate(findings(name, tmp_path)) if not one.holds}
     problems._make_problem.cache_clear()
     assert wrong <= told
+
+
+def unequal_hessians(patch: Patch) -> None:
+    """Clients differ in their Hessians, so that no rho bounds how far apart their gradients are."""
+    constants = quadratic_constants
+    patch.setattr(
+        "fedapp.theory.constants.quadratic_constants",
+        lambda problem, config: constants(problem, config) | {"rho2": np.inf},
+    )
+
+
+def test_no_bound_with_an_infinite_rho_holds(tmp_path: Path, monkeypatch: Patch) -> None:
+    unequal_hessians(monkeypatch)
+    told = [finding.holds for finding in findings("gradma-lemmas", tmp_path)]
+    assert [told[lemma] for lemma in (3, 4, 7)] == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("bound", "holds"), [(2.0, True), (0.5, False), (np.inf, False), (-1.0, False), (np.nan, False)]
+)
+def test_a_bound_must_be_finite_and_positive(bound: float, holds: bool) -> None:
+    measured, bounds = np.array([1.0, 1.0]), np.array([3.0, bound])
+    assert below("", [measured], [bounds]).holds is holds
 
 
 @pytest.mark.parametrize(
