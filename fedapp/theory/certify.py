@@ -71,9 +71,15 @@ def constants_of(config: RunConfig) -> Constants:
     if isinstance(problem, LinearERM):
         L = SMOOTHNESS[config.model] + problem.decay
         mu = problem.decay if problem.convex else 0.0
-        s = replace(s, L=L, mu=mu)
+        s = replace(s, L=L, mu=mu, own_mu=mu if problem.convex else -inf)
         return Constants(
-            s, "a bound", "a bound" if mu else "not convex", sampled, sampled, measured, notes
+            s,
+            "a bound",
+            "a bound" if problem.convex else "not convex",
+            sampled,
+            sampled,
+            measured,
+            notes,
         )
     steep = clients[:STEEP_CLIENTS]
     L = max(_steepness(problem, config, client, x) for client in steep) + config.weight_decay
@@ -178,6 +184,7 @@ def certificate(config: RunConfig) -> dict[str, Any]:
         "constants": {
             "L": [_number(s.L), known.L_is],
             "mu": [_number(s.mu), known.mu_is],
+            "mu of each f_i": [max(s.own_mu, 0.0), known.mu_is],
             "sigma^2": [_number(s.sigma2), known.noise_is],
             "heterogeneity": [_number(s.rho2), known.spread_is],
             "q": [
