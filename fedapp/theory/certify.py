@@ -84,8 +84,10 @@ def constants_of(config: RunConfig) -> Constants:
     if isinstance(problem, LinearERM):
         decay = problem.decay + config.weight_decay
         mu = decay if problem.convex else 0.0
-        s = replace(s, L=SMOOTHNESS[config.model] + decay, mu=mu)
-        mu_is = "a bound" if mu else "not convex"
+        s = replace(
+            s, L=SMOOTHNESS[config.model] + decay, mu=mu, own_mu=mu if problem.convex else -inf
+        )
+        mu_is = "a bound" if problem.convex else "not convex"
         return Constants(s, "a bound", mu_is, sampled, sampled, measured, beyond, notes)
     steep = clients[:STEEP_CLIENTS]
     L = max(_steepness(problem, config, client, x) for client in steep) + config.weight_decay
@@ -206,6 +208,7 @@ def certificate(config: RunConfig) -> dict[str, Any]:
         "constants": {
             "L": [_number(s.L), known.L_is],
             "mu": [_number(s.mu), known.mu_is],
+            "mu of each f_i": [max(s.own_mu, 0.0), known.mu_is],
             "sigma^2": [_number(s.sigma2), known.noise_is],
             "heterogeneity": [_number(s.rho2), known.spread_is],
             "q": [

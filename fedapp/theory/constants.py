@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedapp.config import RunConfig
 from fedapp.problems.quadratic import Quadratic
@@ -28,7 +29,8 @@ def numbers_of(config: RunConfig, q: float) -> Setting:
         s = replace(s, beta1=config.table(MemoryOptions).beta1)
     if config.algorithm.startswith("fedbcgd"):
         options = config.table(BlockOptions)
-        s = replace(s, beta1=options.momentum, blocks=options.blocks)
+        averaged = config.algorithm == "fedbcgd" or options.control == "consistent"
+        s = replace(s, beta1=options.momentum, blocks=options.blocks, averaged=averaged)
     if config.lr_schedule == "inverse":
         s = replace(s, eta=config.lr, inverse=True)
     return s
@@ -50,12 +52,14 @@ def exact_setting(config: RunConfig) -> Setting:
 
 
 def quadratic_constants(problem: Quadratic, config: RunConfig) -> dict[str, Any]:
-    """Return L, mu, sigma^2 and rho^2; the last is unbounded if the Hessians differ."""
-    A, b = problem.A.numpy(), problem.b.numpy()
+    """Return L, mu of f and of every f_i, sigma^2 and rho^2; the last is unbounded if the Hessians differ."""
+    A, b = (v.numpy().astype(np.float64) for v in (problem.A, problem.b))
     decay = config.weight_decay
-    eigenvalues = np.linalg.eigvalsh(A)
-    mean = np.linalg.eigvalsh(A.mean(0))
-    steep = mean[mean > 1e-10] if not decay else mean
+    rounding = max(1e-10, 4 * A.shape[1] ** 0.5 * torch.finfo(problem.dtype).eps)
+    eigenvalues, mean = np.linalg.eigvalsh(A), np.linalg.eigvalsh(A.mean(0))
+    # Eigenvalues that rounding cannot tell from 0 are 0: directions in which f_i, or f, is flat.
+    eigenvalues[np.abs(eigenvalues) <= rounding * eigenvalues.max()] = 0.0
+    steep = mean[mean > rounding * mean.max()] if not decay else mean
     shared = bool(np.ptp(A, axis=0).max() < 1e-12)
     gradients = np.einsum("cij,cj->ci", A, b)
     spread = float(((gradients - gradients.mean(0)) ** 2).sum(1).mean())
@@ -63,6 +67,7 @@ def quadratic_constants(problem: Quadratic, config: RunConfig) -> dict[str, Any]
     return {
         "L": float(eigenvalues.max()) + decay,
         "mu": float(steep.min()) + decay,
+        "own_mu": float(eigenvalues.min()) + decay,
         "sigma2": problem.noise**2 * problem.layout.size,
         "rho2": spread if shared else (np.inf if len(A) > 1 else 0.0),
     }

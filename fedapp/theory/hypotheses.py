@@ -18,7 +18,7 @@ class Setting:
     """A run as a theorem sees it: the constants of its problem, and its own numbers."""
 
     L: float  # every f_i is L-smooth
-    mu: float  # f satisfies the PL condition, or is strongly convex, with mu; 0 or less: neither
+    mu: float  # f satisfies the PL condition with mu; 0 or less: it does not
     sigma2: float  # variance of a mini-batch gradient
     rho2: float  # heterogeneity: mean |grad f_i - grad f|^2 is at most this
     q: float  # E|Q(v) - v|^2 <= q |v|^2; infinite for a biased compressor
@@ -33,6 +33,10 @@ class Setting:
     blocks: int = 1
     # whether the step size falls as 1/(k tau + 1), as in FedPAQ's theorem 1
     inverse: bool = False
+    own_mu: float = (
+        -inf
+    )  # every f_i is strongly convex with it; 0: convex; less: not convex, or not known to be
+    averaged: bool = True  # whether FedBCGD+'s c is the mean of all c_i
 
     @property
     def xi(self) -> float:
@@ -45,9 +49,14 @@ class Setting:
         return self.r / self.blocks
 
     @property
-    def effective(self) -> float:
-        """Eta~ = alpha eta T/4 of FedBCGD, alpha = 1/(1 - lambda)."""
-        return self.eta * self.tau / (4 * (1 - self.beta1))
+    def effective_1(self) -> float:
+        """Eta~ = alpha eta T/4 of FedBCGD's theorem 1, alpha = 1/(1 - lambda)."""
+        return self.effective_2 / 4
+
+    @property
+    def effective_2(self) -> float:
+        """Eta~ = alpha eta T of the proof of FedBCGD's theorem 2, whose statement divides it by 4."""
+        return self.eta * self.tau / (1 - self.beta1)
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,22 @@ def everybody(s: Setting) -> Condition:
 def curved(s: Setting) -> Condition:
     """Return that the PL condition holds."""
     return Condition("mu > 0 (PL or strongly convex): -mu < 0", 1.0 if s.mu <= 0 else 0.0, 0.0)
+
+
+def convex(s: Setting) -> Condition:
+    """Return that every f_i is convex."""
+    return Condition("every f_i is convex", 0.0 if s.own_mu >= 0 else 1.0, 0.0)
+
+
+def strongly_convex(s: Setting) -> Condition:
+    """Return that every f_i is strongly convex; the PL condition is not enough."""
+    return Condition("every f_i is strongly convex", 0.0 if s.own_mu > 0 else 1.0, 0.0)
+
+
+def bounded(s: Setting) -> Condition:
+    """Return that heterogeneity is bounded."""
+    text = "bounded heterogeneity: mean |grad f_i - grad f|^2 < infinity"
+    return Condition(text, 0.0 if s.rho2 < inf else 1.0, 0.0)
 
 
 def unbiased(s: Setting) -> Condition:
@@ -151,7 +176,7 @@ def fedcomgate_pl(s: Setting) -> Conditions:
 
 def fedpaq_1(s: Setting) -> Conditions:
     """Equation 64: from round k_0 on."""
-    conditions = [alike(s), curved(s), no_server_step(s), unbiased(s)]
+    conditions = [alike(s), strongly_convex(s), no_server_step(s), unbiased(s)]
     start = fedpaq_start(s) if s.mu > 0 and s.q < inf else inf
     exact = abs(s.eta * s.mu / 4 - 1) if s.inverse else inf
     return [
@@ -189,6 +214,7 @@ def fedpaq_lemmas(s: Setting) -> Conditions:
         Condition("eta L^2/mu <= 1", s.eta * s.L**2 / s.mu if s.mu > 0 else inf),
         Condition("eta L tau <= 1", s.eta * s.L * s.tau),
         alike(s),
+        strongly_convex(s),
     ]
 
 
@@ -257,35 +283,47 @@ def gradma(s: Setting) -> Conditions:
             "320 I^2 eta_l^2 L^2 + 64 I eta_g eta_l L (1+40 I^2 eta_l^2 L^2)/(1-beta_1)^2 (N-S)/(S(N-1)) <= 1",
             third,
         ),
+        bounded(s),
         exact_gradients(s),
         uncompressed(s),
     ]
 
 
+def _even_groups(s: Setting) -> Condition:
+    """Return that every block has the same K >= 1."""
+    text = "clients-per-round a multiple of the blocks"
+    return Condition(text, float(s.r % s.blocks), 0.0)
+
+
 def fedbcgd(s: Setting) -> Conditions:
-    """Theorem 1, as its proof needs it: equations 34 and 51."""
+    """Theorem 1, convex (strongly or not), as its proof needs it: equations 34 and 51."""
     beta, T, K = s.L, s.tau, s.per_block
     alpha_eta = s.eta / (1 - s.beta1)
     drift = 2 * T * (T - 1) * (s.eta * beta) ** 2
     lost = 12 * T**2 * alpha_eta * beta * (s.eta * beta + 4 * T * (beta * s.eta) ** 2)
     lost += 4 * T * alpha_eta * beta * (1 + (1 - K / s.n) / K)
     return [
-        Condition("eta~ = alpha eta T/4 <= 1/(8 beta)", s.effective * 8 * beta),
+        Condition("eta~ = alpha eta T/4 <= 1/(8 beta)", s.effective_1 * 8 * beta),
         Condition("eq. 34: 2 T (T-1) eta^2 beta^2 <= 1", drift),
         Condition("eq. 51: what the bracket loses is at most 3/4 of alpha eta T", lost, 0.75),
+        convex(s),
+        bounded(s),
+        _even_groups(s),
         uncompressed(s),
     ]
 
 
 def fedbcgd_plus(s: Setting) -> Conditions:
-    """Theorem 2, strongly convex: lemma 15."""
-    lag = s.mu * s.n / s.per_block
-    third = 4.5 * lag * s.effective + 54 * s.effective
+    """Theorem 2, strongly convex: lemma 15, with the eta~ of its proof."""
+    eta = s.effective_2
+    lag = max(s.own_mu, 0.0) * s.n / s.per_block
     return [
-        Condition("eta~ = alpha eta T/4 <= 1/(81 beta)", s.effective * 81 * s.L),
-        Condition("eta~ <= K/(15 mu M)", s.effective * 15 * lag),
-        Condition("eq. 101: 9 mu eta~ M/(2K) + 54 eta~ <= 1", third),
-        curved(s),
+        Condition("eta~ = alpha eta T <= 1/(81 beta)", eta * 81 * s.L),
+        Condition("eta~ <= K/(15 mu M)", eta * 15 * lag),
+        Condition("eq. 101: 9 mu eta~ M/(2K) + 54 eta~ <= 1", 4.5 * lag * eta + 54 * eta),
+        strongly_convex(s),
+        Condition("eq. 72: c = mean c_i (fedbcgd.control)", 0.0 if s.averaged else 1.0, 0.0),
+        _even_groups(s),
         uncompressed(s),
     ]
 
@@ -314,8 +352,8 @@ HYPOTHESES = (
     Hypotheses("FedCET, theorem 1", ("fedcet",), fedcet_1, "mean |grad f|^2 below eq. 32"),
     Hypotheses("FedCET, theorem 2", ("fedcet",), fedcet_2, "mean |grad f|^2 below eq. 44"),
     Hypotheses("GradMA, lemma .6", ("gradma", "gradma-s", "gradma-w"), gradma, "mean |grad f|^2 below a constant"),
-    Hypotheses("FedBCGD, theorem 1", ("fedbcgd",), fedbcgd, "f(z) - f* below eq. 51, summed"),
-    Hypotheses("FedBCGD, theorem 2", ("fedbcgd-plus",), fedbcgd_plus, "|z - x*|^2 falls by 1 - mu eta~/2 a round"),
+    Hypotheses("FedBCGD, theorem 1, convex", ("fedbcgd",), fedbcgd, "f(z) - f* below eq. 51, summed"),
+    Hypotheses("FedBCGD, theorem 2, strongly convex", ("fedbcgd-plus",), fedbcgd_plus, "|z - x*|^2 falls by 1 - mu eta~/2 a round"),
 )  # fmt: skip
 
 

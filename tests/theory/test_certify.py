@@ -52,7 +52,8 @@ SETTINGS = st.builds(
     eta=st.floats(1e-6, 10),
     gamma=st.floats(0.1, 10),
     beta1=st.floats(0, 0.9),
-    blocks=st.integers(1, 4),
+    blocks=st.sampled_from([1, 2, 4]),
+    own_mu=st.floats(0.01, 0.1),
 )
 
 
@@ -156,7 +157,7 @@ def test_the_command_speaks_in_words_and_in_json(
 @pytest.mark.parametrize("theorem", HYPOTHESES, ids=lambda h: h.name)
 def test_theorems_hold_only_for_the_messages_that_they_are_about(theorem: Hypotheses) -> None:
     within = Setting(
-        L=1, mu=0.1, sigma2=0, rho2=0, q=0, n=8, r=8, tau=2, eta=1e-6, rounds=10**6
+        L=1, mu=0.1, sigma2=0, rho2=0, q=0, n=8, r=8, tau=2, eta=1e-6, rounds=10**6, own_mu=0.1
     )  # fmt: skip
     if theorem.conditions is fedpaq_1:
         within = replace(within, eta=40.0, inverse=True)
@@ -165,6 +166,78 @@ def test_theorems_hold_only_for_the_messages_that_they_are_about(theorem: Hypoth
     assert theorem.hold(replace(within, q=1e-9)) == compresses(theorem)
     if theorem.name.startswith("FedPAQ"):
         assert not theorem.hold(replace(within, gamma=0.25))
+
+
+OWN: dict[str, Value] = {"lr": 1e-3, "local-steps": 2, "clients-per-round": 4, "fedbcgd.blocks": 2}
+SHARED: dict[str, Value] = {"quadratic.hessians": "shared"}
+CONVEX, STRONGLY = "every f_i is convex", "every f_i is strongly convex"
+BOUNDED = "bounded heterogeneity: mean |grad f_i - grad f|^2 < infinity"
+MEAN = "eq. 72: c = mean c_i (fedbcgd.control)"
+
+
+def failing(keys: dict[str, Value], theorem: int = 0) -> set[str]:
+    """Return what a config does not satisfy."""
+    found = certificate(parse_run_config(OWN | keys))["theorems"][theorem]
+    failed = {c["text"] for c in found["conditions"] if not c["holds"]}
+    assert found["applies"] == (not failed)
+    return failed
+
+
+def on_quadratics(algorithm: str, **more: Value) -> dict[str, Value]:
+    return QUADRATIC | OWN | {"algorithm": algorithm} | more
+
+
+def test_fedbcgds_theorem_1_needs_convex_clients() -> None:
+    assert failing(on_quadratics("fedbcgd") | SHARED) == set()
+    flat: dict[str, Value] = {"quadratic.flat": 3}
+    assert failing(on_quadratics("fedbcgd") | SHARED | flat) == set(), "convex is enough"
+    few: dict[str, Value] = {"num-clients": 4, "algorithm": "fedbcgd"}
+    sigmoid: dict[str, Value] = {"dataset": "digits", "model": "sigmoid-erm"}
+    assert failing(few | sigmoid) == {CONVEX}
+    assert failing(few | {"dataset": "digits", "model": "logistic"}) == set()
+    assert CONVEX in failing(few), "a network"
+
+
+def test_fedbcgds_theorem_1_needs_bounded_heterogeneity() -> None:
+    assert failing(on_quadratics("fedbcgd")) == {BOUNDED}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_fedbcgds_theorem_2_needs_strongly_convex_clients(dtype: str) -> None:
+    keys = on_quadratics("fedbcgd-plus") | {"dtype": dtype}
+    assert failing(keys) == set()
+    assert failing(keys | {"quadratic.flat": 3}) == {STRONGLY}
+
+
+@pytest.mark.parametrize("control", ["printed", "equation-71", "scaled"])
+def test_fedbcgds_theorem_2_needs_c_to_be_the_mean(control: str) -> None:
+    assert failing(on_quadratics("fedbcgd-plus") | {"fedbcgd.control": control}) == {MEAN}
+
+
+def test_fedbcgds_theorems_need_equal_groups() -> None:
+    uneven: dict[str, Value] = {"fedbcgd.blocks": 3}
+    text = {"clients-per-round a multiple of the blocks"}
+    assert failing(on_quadratics("fedbcgd") | SHARED | uneven) == text
+    assert failing(on_quadratics("fedbcgd-plus") | uneven) == text
+
+
+def test_fedpaqs_theorem_1_needs_strong_convexity_and_theorem_2_does_not() -> None:
+    keys = on_quadratics("fedpaq", **{"quadratic.heterogeneity": 0.0}) | SHARED
+    flat: dict[str, Value] = {"quadratic.flat": 3}
+    assert failing(keys | flat) - failing(keys) == {STRONGLY}
+    assert failing(keys | flat, 1) == set()
+
+
+def test_gradmas_lemma_needs_bounded_heterogeneity() -> None:
+    assert failing(on_quadratics("gradma") | SHARED) == set()
+    assert failing(on_quadratics("gradma")) == {BOUNDED}
+
+
+def test_mu_of_every_client_is_the_smallest_of_all() -> None:
+    config = parse_run_config(on_quadratics("fedbcgd-plus"))
+    s, smallest = exact_setting(config), np.linalg.eigvalsh(quadratic_of(config).A.numpy()).min()
+    assert s.own_mu == pytest.approx(smallest)
+    assert s.own_mu < 0.9 * s.mu, "the mean of the clients' quadratics is steeper"
 
 
 def test_of_several_runs_the_one_that_fails_is_shown() -> None:

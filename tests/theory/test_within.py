@@ -15,7 +15,8 @@ import clients.fedcet
 import clients.fedcomgate
 import clients.gradma
 import strategies.fedcet
-from clients.fedbcgd import FedBCGDClient
+from clients.averaging import FedAvgClient
+from clients.fedbcgd import FedBCGDClient, FedBCGDPlusClient
 from clients.fedcet import FedCETClient
 from clients.fedcomgate import TrackingClient
 from clients.fedpaq import FedPAQClient
@@ -77,7 +78,7 @@ CUT: dict[str, tuple[Choice, int]] = {
     "fedcet-44": (one_step, 250),
     "gradma-lemmas": (first, 100),
     "fedbcgd-51": (first, 100),
-    "fedbcgd-102": (first, 60),
+    "fedbcgd-102": (first, 120),
 }
 
 
@@ -233,6 +234,39 @@ def eager_blocks(patch: Patch) -> None:
     patch.setattr(FedBCGDClient, "gradient", lambda self, y, b: 10 * gradient(self, y, b))
 
 
+def drop_the_control_variates(patch: Patch) -> None:
+    """FedBCGD+'s clients renew c_i, and take plain steps."""
+    update = FedBCGDPlusClient.update
+
+    def plain(self: Any, x: Tensor, c: Tensor, block: Tensor) -> dict[str, Tensor]:
+        answer = update(self, x, c, block)
+        return answer | {"u": self.of(FedAvgClient.update(self, x)["u"])}
+
+    patch.setattr(FedBCGDPlusClient, "update", plain)
+
+
+def flip_the_control_variates(patch: Patch) -> None:
+    """FedBCGD+ steps along + c_i - c, as line 13 of its algorithm has it."""
+    update = FedBCGDPlusClient.update
+
+    def flipped(self: Any, x: Tensor, c: Tensor, block: Tensor) -> dict[str, Tensor]:
+        return update(self, x, 2 * self.state.get("c_i", 0 * x) - c, block)
+
+    patch.setattr(FedBCGDPlusClient, "update", flipped)
+
+
+def renew_all_of_c_i(patch: Patch) -> None:
+    """FedBCGD+'s clients renew what the server does not hear of, too, as line 26 has it."""
+    update = FedBCGDPlusClient.update
+
+    def renewed(self: Any, x: Tensor, c: Tensor, block: Tensor) -> dict[str, Tensor]:
+        answer = update(self, x, c, block)
+        self.state["c_i"] = self.full_gradient(x)
+        return answer
+
+    patch.setattr(FedBCGDPlusClient, "update", renewed)
+
+
 def memory_ascends(patch: Patch) -> None:
     """GradMA's server takes ten steps the wrong way."""
     project = Memory.project
@@ -319,7 +353,13 @@ MISTAKES: dict[str, list[tuple[Mistake, set[int]]]] = {
         (blocks_step_twice, {2}),
         (eager_blocks, {3}),
     ],
-    "fedbcgd-102": [(steeper, {0}), (blocks_ascend, {1})],
+    "fedbcgd-102": [
+        (steeper, {0}),
+        (blocks_ascend, {1}),
+        (drop_the_control_variates, {2}),
+        (flip_the_control_variates, {2}),
+        (renew_all_of_c_i, {2}),
+    ],
 }
 CASES = [(name, *case) for name, cases in MISTAKES.items() for case in cases]
 
