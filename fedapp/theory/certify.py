@@ -156,6 +156,7 @@ def _notes(config: RunConfig, s: Setting, taus: set[int]) -> list[str]:
         f'weighting = "{config.weighting}"': config.weighting != "uniform",
         "dp.clip": config.dp.clip > 0,
         "clip-gradient": config.clip_gradient > 0,
+        "warmup-rounds": config.warmup_rounds > 0,
     }
     if used := [key for key, set_ in others.items() if set_]:
         notes.append(f"The theorems know nothing of {', '.join(used)}.")

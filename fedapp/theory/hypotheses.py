@@ -31,6 +31,7 @@ class Setting:
     beta1: float = 0.0  # server momentum: GradMA's beta_1, FedBCGD's lambda
     c: float = 0.0  # gain of FedCET's exchange; 0: nine tenths of its bound
     blocks: int = 1
+    constant: bool = True  # whether all rounds have the same step size
     # whether the step size falls as 1/(k tau + 1), as in FedPAQ's theorem 1
     inverse: bool = False
 
@@ -107,6 +108,12 @@ def exact_gradients(s: Setting) -> Condition:
     return Condition("full gradients: sigma^2 = 0", s.sigma2, 0.0)
 
 
+def constant(s: Setting) -> Condition:
+    """Return that all rounds have the same step size."""
+    text = "the same lr in every round (lr-schedule, warmup-rounds)"
+    return Condition(text, 0.0 if s.constant else 1.0, 0.0)
+
+
 def fedcom(s: Setting) -> Conditions:
     """Equations 21, 37 and 44."""
     step = s.tau * s.L * s.eta
@@ -116,6 +123,7 @@ def fedcom(s: Setting) -> Conditions:
         alike(s),
         everybody(s),
         unbiased(s),
+        constant(s),
     ]
 
 
@@ -134,7 +142,7 @@ def fedcomgate(s: Setting) -> Conditions:
     value = 10 * s.eta**2 * server**2 * (s.q + 1) * s.L**4 * s.tau**4
     value += s.L * server * s.tau * (s.q + 1)
     text = "eq. 61: 10 eta^2 (eta gamma)^2 (q+1) L^4 tau^4 + (q+1) L eta gamma tau <= 1"
-    return [Condition(text, value), _gate_step(s), everybody(s), unbiased(s)]
+    return [Condition(text, value), _gate_step(s), everybody(s), unbiased(s), constant(s)]
 
 
 def fedcomgate_pl(s: Setting) -> Conditions:
@@ -146,7 +154,14 @@ def fedcomgate_pl(s: Setting) -> Conditions:
         value = 10 * (s.q + 1) * s.eta**2 * s.tau**4 * s.L**4 * server**2 / below
         value += (s.q + 1) * s.L * server * s.tau
     text = "eq. 78: (q+1) L eta gamma tau + 10 (q+1) eta^2 tau^4 L^4 (eta gamma)^2 / Delta <= 1"
-    return [Condition(text, value), _gate_step(s), curved(s), everybody(s), unbiased(s)]
+    return [
+        Condition(text, value),
+        _gate_step(s),
+        curved(s),
+        everybody(s),
+        unbiased(s),
+        constant(s),
+    ]
 
 
 def fedpaq_1(s: Setting) -> Conditions:
@@ -180,7 +195,7 @@ def fedpaq_2(s: Setting) -> Conditions:
     share = s.q / s.n + 4 * sampling(s) * (1 + s.q)
     value = s.L * s.eta * (1 + share * s.tau) + 2 * s.L**2 * s.tau * (s.tau - 1) * s.eta**2
     text = "eq. 81: L eta (1 + (q/n + 4 (n-r)/(r(n-1)) (1+q)) tau) + 2 L^2 tau (tau-1) eta^2 <= 1"
-    return [Condition(text, value), alike(s), no_server_step(s), unbiased(s)]
+    return [Condition(text, value), alike(s), no_server_step(s), unbiased(s), constant(s)]
 
 
 def fedpaq_lemmas(s: Setting) -> Conditions:
@@ -226,6 +241,7 @@ def _fedcet(s: Setting, times: int) -> Conditions:
         gain,
         everybody(s),
         uncompressed(s),
+        constant(s),
     ]
 
 
@@ -259,6 +275,7 @@ def gradma(s: Setting) -> Conditions:
         ),
         exact_gradients(s),
         uncompressed(s),
+        constant(s),
     ]
 
 
@@ -274,6 +291,7 @@ def fedbcgd(s: Setting) -> Conditions:
         Condition("eq. 34: 2 T (T-1) eta^2 beta^2 <= 1", drift),
         Condition("eq. 51: what the bracket loses is at most 3/4 of alpha eta T", lost, 0.75),
         uncompressed(s),
+        constant(s),
     ]
 
 
@@ -287,6 +305,7 @@ def fedbcgd_plus(s: Setting) -> Conditions:
         Condition("eq. 101: 9 mu eta~ M/(2K) + 54 eta~ <= 1", third),
         curved(s),
         uncompressed(s),
+        constant(s),
     ]
 
 
