@@ -209,11 +209,17 @@ def fedpaq_lemmas(s: Setting) -> Conditions:
 
 @dataclass(frozen=True)
 class CetConstants:
-    """A_4, B_1/A_2^2 and B_2 of FedCET's lemma 3."""
+    """A_1, A_3, B_1/A_2^2 and B_2 of FedCET's lemma 3."""
 
-    A4: float
+    A1: float
+    A3: float
     B1: float
     B2: float
+
+    @property
+    def A4(self) -> float:  # noqa: N802 - the paper's symbol
+        """The larger of A_1 and A_3."""
+        return max(self.A1, self.A3)
 
 
 def fedcet_constants(tau: int, xi: float) -> CetConstants:
@@ -228,7 +234,7 @@ def fedcet_constants(tau: int, xi: float) -> CetConstants:
     A4 = max(A1, A3)
     sums = tau * (tau + 1) * (2 * tau + 1)
     B2 = 3 * tau**4 + tau * sums * (rho * tau + tau - 1) ** 2 * A4**2 / (2 * (1 - root) ** 2)
-    return CetConstants(A4, sums * A4**2 / (2 * (1 - rho)), B2)
+    return CetConstants(A1, A3, sums * A4**2 / (2 * (1 - rho)), B2)
 
 
 def _fedcet(s: Setting, times: int) -> Conditions:
