@@ -22,6 +22,7 @@ def numbers_of(config: RunConfig, q: float) -> Setting:
         L=np.nan, mu=np.nan, sigma2=np.nan, rho2=np.nan, q=q,
         n=config.num_clients, r=config.clients_per_round, tau=config.local_steps,
         eta=config.largest_lr, gamma=config.server_lr or 1.0, rounds=config.num_rounds,
+        constant=len({config.lr_at(k) for k in range(1, config.num_rounds + 1)}) == 1,
     )  # fmt: skip
     if config.algorithm == "fedcet":
         s = replace(s, c=config.table(CetOptions).c)
@@ -32,7 +33,7 @@ def numbers_of(config: RunConfig, q: float) -> Setting:
         averaged = config.algorithm == "fedbcgd" or options.control == "consistent"
         s = replace(s, beta1=options.momentum, blocks=options.blocks, averaged=averaged)
     if config.lr_schedule == "inverse":
-        s = replace(s, eta=config.lr, inverse=True)
+        s = replace(s, eta=config.lr, inverse=not config.warmup_rounds)
     return s
 
 

@@ -31,6 +31,7 @@ class Setting:
     beta1: float = 0.0  # server momentum: GradMA's beta_1, FedBCGD's lambda
     c: float = 0.0  # gain of FedCET's exchange; 0: nine tenths of its bound
     blocks: int = 1
+    constant: bool = True  # whether all rounds have the same step size
     # whether the step size falls as 1/(k tau + 1), as in FedPAQ's theorem 1
     inverse: bool = False
     own_mu: float = (
@@ -132,6 +133,12 @@ def exact_gradients(s: Setting) -> Condition:
     return Condition("full gradients: sigma^2 = 0", s.sigma2, 0.0)
 
 
+def constant(s: Setting) -> Condition:
+    """Return that all rounds have the same step size."""
+    text = "the same lr in every round (lr-schedule, warmup-rounds)"
+    return Condition(text, 0.0 if s.constant else 1.0, 0.0)
+
+
 def fedcom(s: Setting) -> Conditions:
     """Equations 21, 37 and 44."""
     step = s.tau * s.L * s.eta
@@ -141,6 +148,7 @@ def fedcom(s: Setting) -> Conditions:
         alike(s),
         everybody(s),
         unbiased(s),
+        constant(s),
     ]
 
 
@@ -159,7 +167,7 @@ def fedcomgate(s: Setting) -> Conditions:
     value = 10 * s.eta**2 * server**2 * (s.q + 1) * s.L**4 * s.tau**4
     value += s.L * server * s.tau * (s.q + 1)
     text = "eq. 61: 10 eta^2 (eta gamma)^2 (q+1) L^4 tau^4 + (q+1) L eta gamma tau <= 1"
-    return [Condition(text, value), _gate_step(s), everybody(s), unbiased(s)]
+    return [Condition(text, value), _gate_step(s), everybody(s), unbiased(s), constant(s)]
 
 
 def fedcomgate_pl(s: Setting) -> Conditions:
@@ -171,7 +179,14 @@ def fedcomgate_pl(s: Setting) -> Conditions:
         value = 10 * (s.q + 1) * s.eta**2 * s.tau**4 * s.L**4 * server**2 / below
         value += (s.q + 1) * s.L * server * s.tau
     text = "eq. 78: (q+1) L eta gamma tau + 10 (q+1) eta^2 tau^4 L^4 (eta gamma)^2 / Delta <= 1"
-    return [Condition(text, value), _gate_step(s), curved(s), everybody(s), unbiased(s)]
+    return [
+        Condition(text, value),
+        _gate_step(s),
+        curved(s),
+        everybody(s),
+        unbiased(s),
+        constant(s),
+    ]
 
 
 def fedpaq_1(s: Setting) -> Conditions:
@@ -205,7 +220,7 @@ def fedpaq_2(s: Setting) -> Conditions:
     share = s.q / s.n + 4 * sampling(s) * (1 + s.q)
     value = s.L * s.eta * (1 + share * s.tau) + 2 * s.L**2 * s.tau * (s.tau - 1) * s.eta**2
     text = "eq. 81: L eta (1 + (q/n + 4 (n-r)/(r(n-1)) (1+q)) tau) + 2 L^2 tau (tau-1) eta^2 <= 1"
-    return [Condition(text, value), alike(s), no_server_step(s), unbiased(s)]
+    return [Condition(text, value), alike(s), no_server_step(s), unbiased(s), constant(s)]
 
 
 def fedpaq_lemmas(s: Setting) -> Conditions:
@@ -220,11 +235,17 @@ def fedpaq_lemmas(s: Setting) -> Conditions:
 
 @dataclass(frozen=True)
 class CetConstants:
-    """A_4, B_1/A_2^2 and B_2 of FedCET's lemma 3."""
+    """A_1, A_3, B_1/A_2^2 and B_2 of FedCET's lemma 3."""
 
-    A4: float
+    A1: float
+    A3: float
     B1: float
     B2: float
+
+    @property
+    def A4(self) -> float:  # noqa: N802 - the paper's symbol
+        """The larger of A_1 and A_3."""
+        return max(self.A1, self.A3)
 
 
 def fedcet_constants(tau: int, xi: float) -> CetConstants:
@@ -239,7 +260,7 @@ def fedcet_constants(tau: int, xi: float) -> CetConstants:
     A4 = max(A1, A3)
     sums = tau * (tau + 1) * (2 * tau + 1)
     B2 = 3 * tau**4 + tau * sums * (rho * tau + tau - 1) ** 2 * A4**2 / (2 * (1 - root) ** 2)
-    return CetConstants(A4, sums * A4**2 / (2 * (1 - rho)), B2)
+    return CetConstants(A1, A3, sums * A4**2 / (2 * (1 - rho)), B2)
 
 
 def _fedcet(s: Setting, times: int) -> Conditions:
@@ -252,6 +273,7 @@ def _fedcet(s: Setting, times: int) -> Conditions:
         gain,
         everybody(s),
         uncompressed(s),
+        constant(s),
     ]
 
 
@@ -286,6 +308,7 @@ def gradma(s: Setting) -> Conditions:
         bounded(s),
         exact_gradients(s),
         uncompressed(s),
+        constant(s),
     ]
 
 
@@ -310,6 +333,7 @@ def fedbcgd(s: Setting) -> Conditions:
         bounded(s),
         _even_groups(s),
         uncompressed(s),
+        constant(s),
     ]
 
 
@@ -325,6 +349,7 @@ def fedbcgd_plus(s: Setting) -> Conditions:
         Condition("eq. 72: c = mean c_i (fedbcgd.control)", 0.0 if s.averaged else 1.0, 0.0),
         _even_groups(s),
         uncompressed(s),
+        constant(s),
     ]
 
 

@@ -162,6 +162,8 @@ def test_theorems_hold_only_for_the_messages_that_they_are_about(theorem: Hypoth
     if theorem.conditions is fedpaq_1:
         within = replace(within, eta=40.0, inverse=True)
     assert theorem.hold(within)
+    changing = replace(within, constant=False)
+    assert theorem.hold(changing) == (theorem.conditions is fedpaq_1), "another lr in each round"
     assert not theorem.hold(replace(within, q=inf)), "a biased compressor"
     assert theorem.hold(replace(within, q=1e-9)) == compresses(theorem)
     if theorem.name.startswith("FedPAQ"):
@@ -315,6 +317,34 @@ def test_weight_decay_is_part_of_a_linear_risk() -> None:
     decayed = certificate(parse_run_config(keys | {"weight-decay": 0.5}))["constants"]
     for name in ("L", "mu"):
         assert decayed[name][0] == pytest.approx(plain[name][0] + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "constant"),
+    [
+        ({}, True),
+        ({"lr-schedule": "inverse-sqrt"}, True),  # 1/sqrt(num-rounds tau) in every round
+        ({"lr-schedule": "exponential", "lr-decay": 1.0}, True),
+        ({"lr-schedule": "exponential", "lr-decay": 0.9999}, False),
+        ({"lr-schedule": "inverse"}, False),
+        ({"warmup-rounds": 1}, False),
+        ({"lr-schedule": "inverse-sqrt", "warmup-rounds": 50}, False),
+    ],
+)
+def test_step_sizes_that_change_are_not_certified(keys: dict[str, Value], constant: bool) -> None:
+    run = QUADRATIC | {"algorithm": "fedcet", "local-steps": 1, "lr": 0.003, "num-rounds": 100}
+    found = certificate(parse_run_config(run | keys))
+    assert [theorem["applies"] for theorem in found["theorems"]] == [constant, constant]
+    failed = [c["text"] for c in found["theorems"][0]["conditions"] if not c["holds"]]
+    assert failed == (
+        [] if constant else ["the same lr in every round (lr-schedule, warmup-rounds)"]
+    )
+
+
+def test_fedpaqs_theorem_1_has_no_warm_up() -> None:
+    keys: dict[str, Value] = {"algorithm": "fedpaq", "lr-schedule": "inverse", "lr": 4.0}
+    assert exact_setting(parse_run_config(QUADRATIC | keys)).inverse
+    assert not exact_setting(parse_run_config(QUADRATIC | keys | {"warmup-rounds": 3})).inverse
 
 
 def test_an_algorithm_without_a_theorem_is_told_so() -> None:

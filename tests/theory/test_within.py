@@ -189,6 +189,11 @@ def flip_the_exchange(patch: Patch) -> None:
     patch.setattr(clients.fedcet, "exchange_gain", lambda c, config: -gain(c, config))
 
 
+def never_exchange(patch: Patch) -> None:
+    """FedCET's clients go on from their own models."""
+    patch.setattr(clients.fedcet, "exchange_gain", lambda c, config: 0.0)
+
+
 def bias_the_quantizer(patch: Patch) -> None:
     """QSGD adds a tenth to every number."""
     transmit: Any = QSGD.transmit
@@ -335,7 +340,12 @@ MISTAKES: dict[str, list[tuple[Mistake, set[int]]]] = {
         (fedpaq_ascends, {2, 6}),
         (louder, {3, 4, 7, 8}),
     ],
-    "fedcet-32": [(steeper, {0}), (fedcet_ascends, {1}), (flip_the_exchange, {2})],
+    "fedcet-32": [
+        (steeper, {0}),
+        (fedcet_ascends, {1}),
+        (flip_the_exchange, {2}),
+        (never_exchange, {2}),
+    ],
     "fedcet-44": [(steeper, {0}), (fedcet_ascends, {1}), (flip_the_exchange, {2})],
     "gradma-lemmas": [
         (steeper, {0}),

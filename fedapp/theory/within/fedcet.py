@@ -61,7 +61,7 @@ def _largest_coordinate(first: Values, second: Values) -> float:
 
 
 def _mean(steps: Sequence[Steps]) -> Steps:
-    """Return the mean over runs that differ in their noise; of A_2 the largest."""
+    """Return the mean over seeds, which draw other quadratics and other noise; of A_2 the largest."""
     return Steps(
         np.mean([s.squares for s in steps], axis=0),
         np.mean([s.disagreement for s in steps], axis=0),
