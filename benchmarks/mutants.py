@@ -1,4 +1,4 @@
-"""Mutation testing of the rules: `python -m benchmarks.mutants [--count N] [--seed S] [--only PATH]`.
+"""Mutation testing of the rules: `python -m benchmarks.mutants [--count N] [--seed S] [--only PATH] [--lines 10-20]`.
 
 Changes the code in one place at a time (operators, comparisons, constants, min and max, conditions, statements dropped)
 in a copy of the repository, and runs the tests that cover the file. A mutant that passes them is a survivor: a rule that no test
@@ -34,10 +34,25 @@ def rules(names: str, *more: str) -> tuple[str, ...]:
     return (UNEQUAL, ALL, *more, *QUICK, "-k", names)
 
 
+def theory(names: str) -> tuple[str, ...]:
+    """Return the quick tests of the theorems: constants and conditions by hand, and the bounds."""
+    files = (f"tests/theory/test_{name}.py" for name in ("fedcet", "certify", "within"))
+    return (*files, *QUICK, "-k", f"({names}) and not words")
+
+
 # What is changed, and the tests that should notice.
 TARGETS: dict[str, tuple[str, ...]] = {
     "fedapp/traffic.py": ("tests/test_traffic.py", "tests/test_plan.py", *QUICK, "-k", "not dry"),
     "fedapp/theory/fits.py": ("tests/theory", "-k", "fits"),
+    "fedapp/theory/hypotheses.py": theory("fedcet or certify or satisfy"),
+    "fedapp/theory/constants.py": theory("fedcet or certify or satisfy"),
+    "fedapp/theory/within/trails.py": theory("fedcet or certify"),
+    "fedapp/theory/within/fedbcgd.py": theory("fedbcgd"),
+    "fedapp/theory/within/fedcet.py": theory("fedcet"),
+    "fedapp/theory/within/fedcom.py": theory("fedcom and not tables"),
+    "fedapp/theory/within/fedpaq.py": theory("fedpaq"),
+    "fedapp/theory/within/gradma.py": theory("gradma"),
+    "fedapp/theory/within/tables.py": theory("tables"),
     "averaging": rules("fedavg or fedprox or fedadam or hand"),
     "fedpaq": rules("fedpaq or qsgd"),
     "fedcomgate": rules("fedgate or fedcom or tracking or option or damping or sense or told or steps",
@@ -198,7 +213,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=4, help="mutants of each file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", help="a file, instead of all")
+    parser.add_argument("--lines", help="of the file, as 10-20, instead of all")
     asked = parser.parse_args()
+    first, last = map(int, (asked.lines or "0-1000000").split("-"))
     import flwr.serverapp
     import hypothesis
     import matplotlib.pyplot
@@ -223,7 +240,7 @@ def main() -> None:
                 continue
             if _run(directory, tests) != 0:
                 raise SystemExit(f"The tests of {path} fail without any change: {' '.join(tests)}")
-            found = list(mutants(path))
+            found = [mutant for mutant in mutants(path) if first <= mutant.line <= last]
             sample = random.Random(f"{asked.seed} {path}").sample(
                 found, min(asked.count, len(found))
             )

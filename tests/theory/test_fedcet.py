@@ -54,8 +54,11 @@ def by_hand(tau: int, xi: float) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize(("tau", "xi"), [(1, 0.45), (2, 0.19), (2, 0.36), (5, 0.05), (5, 0.225)])
+@pytest.mark.parametrize(
+    ("tau", "xi"), [(1, 0.45), (2, 0.19), (2, 0.36), (5, 0.05), (5, 0.225), (5, 0.45)]
+)
 def test_the_constants_are_those_of_lemma_3(tau: int, xi: float) -> None:
+    """The last xi is beyond the theorems' c, but within lemma 1: only there A_3's second part decides."""
     found = fedcet_constants(tau, xi)
     assert {key: getattr(found, key) for key in by_hand(tau, xi)} == pytest.approx(by_hand(tau, xi))
 
@@ -89,6 +92,11 @@ def test_the_largest_gain_is_the_border(theorem, tau) -> None:  # type: ignore[n
     for factor, holds in ((0.999, True), (1.001, False)):
         s = replace(SETTING, tau=tau, c=factor * most)
         assert all(condition.holds for condition in theorem(s)) == holds
+
+
+def test_the_bound_of_c_itself_is_not_allowed() -> None:
+    s = replace(SETTING, L=1e-6, tau=1, eta=0.25, c=2.0)
+    assert not any(all(c.holds for c in theorem(s)) for theorem in (fedcet_1, fedcet_2))
 
 
 def test_noise_is_for_theorem_2_alone() -> None:
