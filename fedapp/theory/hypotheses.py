@@ -185,11 +185,13 @@ def fedpaq_2(s: Setting) -> Conditions:
 
 
 def fedpaq_lemmas(s: Setting) -> Conditions:
-    """Lemmas 2 to 4."""
+    """Lemmas 1 to 9: what the strictest of them assume."""
     return [
         Condition("eta L^2/mu <= 1", s.eta * s.L**2 / s.mu if s.mu > 0 else inf),
         Condition("eta L tau <= 1", s.eta * s.L * s.tau),
         alike(s),
+        no_server_step(s),
+        unbiased(s),
     ]
 
 

@@ -35,6 +35,7 @@ from fedapp.wire import Update
 from strategies.diana import DIANA
 from strategies.fedbcgd import FedBCGD
 from strategies.fedcomgate import FedCOM, FedCOMGATE
+from strategies.fedpaq import FedPAQ
 from strategies.gradma import GradMA
 from tests.support.mistakes import fedcom_ascends
 
@@ -172,6 +173,16 @@ def fedpaq_ascends(patch: Patch) -> None:
     ascend(patch, FedPAQClient)
 
 
+def step_too_short(patch: Patch) -> None:
+    """FedPAQ's server divides the sum of what was sent by n, not by r."""
+
+    def aggregate(self: FedPAQ, updates: Sequence[Update]) -> None:
+        share = len(updates) / self.config.num_clients
+        self.x = self.x + share * self.mean(updates, "p")
+
+    patch.setattr(FedPAQ, "aggregate", aggregate)
+
+
 def diana_ascends(patch: Patch) -> None:
     """DIANA and VR-DIANA step the wrong way."""
 
@@ -284,6 +295,7 @@ MISTAKES: dict[str, list[tuple[Mistake, set[int]]]] = {
         (bias_the_quantizer, {1, 5}),
         (fedpaq_ascends, {2, 6}),
         (louder, {3, 4, 7, 8}),
+        (step_too_short, {9}),
     ],
     "fedcet-32": [(steeper, {0}), (fedcet_ascends, {1}), (flip_the_exchange, {2})],
     "fedcet-44": [(steeper, {0}), (fedcet_ascends, {1}), (flip_the_exchange, {2})],
