@@ -30,7 +30,7 @@ class Reading:
     line: str
     reading: str
     path: list[float]  # distances to the optimum, round by round
-    ours: str  # how the code has it: "default", a config key, or nothing
+    ours: str  # how the code has it: "default", a config key, nothing, or what it has in place of all readings
     why: str = ""
 
     @property
@@ -341,9 +341,9 @@ def fedpaq_readings() -> Iterator[Reading]:
     f = Quadratics(n, equal=True)
     B2 = q / n + 4 * (n - r) / (r * (n - 1)) * (1 + q)
     gap = 0.5 * float(f.optimum @ f.A[0] @ f.optimum)
-    for name, divisor, ours in (
-        ("eq. 89: tau <= (sqrt(B_2^2 + 0.8) - B_2) sqrt(T)/4", 4, ""),
-        ("eq. 90: the same with 8", 8, "default"),
+    for name, divisor in (
+        ("eq. 89: tau <= (sqrt(B_2^2 + 0.8) - B_2) sqrt(T)/4", 4),
+        ("eq. 90: the same with 8", 8),
     ):
         T = (divisor * tau / (math.sqrt(B2**2 + 0.8) - B2)) ** 2
         K = math.ceil(T / tau)
@@ -352,7 +352,7 @@ def fedpaq_readings() -> Iterator[Reading]:
         distance, mean = fedpaq(f, lr, K, tau, r)
         bound = 2 * gap / math.sqrt(K * tau)
         why = f"T = {K * tau:,}: condition 81 leaves {left:.2f} >= 0, and the mean of |grad f|^2 is {mean / bound:.2f} of its bound"
-        yield Reading("FedPAQ, section 8.1", name, [distance], ours, why)
+        yield Reading("FedPAQ, section 8.1", name, [distance], "neither: eq. 81", why)
 
 
 def readings() -> list[Reading]:

@@ -257,7 +257,7 @@ def _verdict(hypotheses: Hypotheses, s: Setting, beyond: list[str]) -> dict[str,
 
 
 def _shown(value: float | None) -> float | str | None:
-    return "any" if value == inf else value
+    return "no limit" if value == inf else value
 
 
 def as_text(found: dict[str, Any]) -> str:

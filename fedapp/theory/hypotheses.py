@@ -10,6 +10,7 @@ from math import inf, sqrt
 from typing import Any
 
 LARGEST_TAU = 10**6
+ABOVE = 1 + 1e-12  # by how much a condition fails at least
 EVERYBODY = "all clients in every round: n/r <= 1"
 
 
@@ -224,12 +225,14 @@ def fedpaq_2(s: Setting) -> Conditions:
 
 
 def fedpaq_lemmas(s: Setting) -> Conditions:
-    """Lemmas 2 to 4."""
+    """Lemmas 1 to 9: what the strictest of them assume."""
     return [
         Condition("eta L^2/mu <= 1", s.eta * s.L**2 / s.mu if s.mu > 0 else inf),
         Condition("eta L tau <= 1", s.eta * s.L * s.tau),
         alike(s),
         strongly_convex(s),
+        no_server_step(s),
+        unbiased(s),
     ]
 
 
@@ -266,7 +269,7 @@ def fedcet_constants(tau: int, xi: float) -> CetConstants:
 def _fedcet(s: Setting, times: int) -> Conditions:
     gain = Condition("c < 2/((tau+3) alpha): xi (tau+3)/2 < 1", s.xi * (s.tau + 3) / 2, 1 - 1e-9)
     value = inf
-    if gain.holds:
+    if gain.holds and s.xi > 1e-12:  # below, 1 - xi is 1 in float64, and B_2 beyond all bounds
         value = s.eta * s.L * sqrt(times * fedcet_constants(s.tau, s.xi).B2)
     return [
         Condition(f"alpha L sqrt({times} B_2) <= 1", value),
@@ -368,7 +371,7 @@ class Hypotheses:
 
 
 HYPOTHESES = (
-    Hypotheses("FedPAQ, theorem 1", ("fedpaq", "qsgd"), fedpaq_1, "|x - x*|^2 = O(tau/T)"),
+    Hypotheses("FedPAQ, theorem 1", ("fedpaq", "qsgd", "fedavg"), fedpaq_1, "|x - x*|^2 = O(tau/T)"),
     Hypotheses("FedPAQ, theorem 2", ("fedpaq", "qsgd", "fedavg"), fedpaq_2, "mean |grad f|^2 below eq. 84"),
     Hypotheses("FedCOM, theorem D.4", ("fedcom", "fedavg"), fedcom, "mean |grad f|^2 below eq. 22"),
     Hypotheses("FedCOM, theorem D.7", ("fedcom", "fedavg"), fedcom_pl, "f - f* linear to a floor, eq. 38"),
@@ -386,35 +389,43 @@ NAMES = {"lr": "eta", "server-lr": "gamma", "tau": "tau"}
 
 
 def largest(hypotheses: Hypotheses, setting: Setting, key: str) -> float | None:
-    """Return the largest lr, server-lr or tau with which the conditions hold that depend on it, to four digits.
+    """Return the largest lr, server-lr or tau that meets the conditions on step sizes, to four digits.
 
-    The others stay as they are. None: not even the smallest is allowed. Infinite: none of them depends on it.
+    The others stay as they are. None: none is admissible. Infinite: there is no upper limit. A larger value can repair
+    what a smaller one violates (k_0 falls with tau; FedCET's alpha L sqrt(B_2) falls and grows with lr if c is given), so
+    all orders of magnitude are tried; if nothing fits, finer around the value that is closest to it.
     """
     name, whole = NAMES[key], key == "tau"
 
-    def failing(value: float) -> set[str]:
+    def excess(value: float) -> float:
         changed: dict[str, Any] = {name: value}
         several = hypotheses.conditions(replace(setting, **changed))
-        return {condition.text for condition in several if not condition.holds}
+        steps = [c for c in several if c.limit > 0 and c.text != EVERYBODY]
+        return max((0.0 if c.holds else max(ABOVE, c.factor) for c in steps), default=0.0)
 
-    smallest, huge = (1, LARGEST_TAU) if whole else (1e-12, 1e12)
-    now = failing(getattr(setting, name))
-    fixed = failing(smallest) & now  # what this key cannot put right
-    dependent = failing(huge) - fixed
-    if not dependent:
-        return inf if not _decides(hypotheses, setting, fixed) else None
-    low, high = float(smallest if now - fixed else getattr(setting, name)), float(huge)
+    tried = _tried(setting, key)
+    found = [excess(value) for value in tried]
+    while min(found) > 1 and not whole and tried[-1] / tried[0] > 1.0001:
+        best = found.index(min(found))
+        low, high = tried[max(best - 1, 0)], tried[min(best + 1, len(tried) - 1)]
+        tried = [low * (high / low) ** (i / 16) for i in range(17)]
+        found = [excess(value) for value in tried]
+    if min(found) > 1:
+        return None
+    last = max(place for place, value in enumerate(found) if value <= 1)
+    if last == len(tried) - 1:
+        return inf
+    low, high = tried[last], tried[last + 1]
     while high - low > 1 if whole else high / low > 1.0001:
-        middle = float((low + high) // 2) if whole else sqrt(low * high)
-        bad = failing(int(middle) if whole else middle) - fixed
-        low, high = (low, middle) if bad else (middle, high)
-    return low if not _decides(hypotheses, setting, fixed) else None
+        middle = (low + high) // 2 if whole else sqrt(low * high)
+        low, high = (middle, high) if excess(middle) <= 1 else (low, middle)
+    return low
 
 
-def _decides(hypotheses: Hypotheses, setting: Setting, fixed: set[str]) -> bool:
-    """Return whether a step-size condition fails that this key cannot put right."""
-    return any(
-        c.text in fixed and c.limit > 0
-        for c in hypotheses.conditions(setting)
-        if c.text != EVERYBODY
-    )
+def _tried(s: Setting, key: str) -> list[float]:
+    """Return values of all orders of magnitude, and those that equalities ask for: lr = 4/mu, server-lr = 1."""
+    if key == "tau":
+        return sorted({s.tau, *(round(LARGEST_TAU ** (i / 48)) for i in range(49))})
+    values = {10 ** (i / 4) for i in range(-48, 49)}
+    exact = {"lr": 4 / s.mu if s.mu > 0 else s.eta, "server-lr": 1.0}
+    return sorted(values | {getattr(s, NAMES[key]), exact[key]})

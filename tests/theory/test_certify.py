@@ -61,33 +61,92 @@ def compresses(theorem: Hypotheses) -> bool:
     return theorem.name.startswith(("FedPAQ", "FedCOM"))
 
 
-def for_theorem(theorem: Hypotheses, s: Setting) -> Setting:
-    """Return a setting that meets what no step size can."""
+def for_theorem(theorem: Hypotheses, s: Setting, key: str) -> Setting:
+    """Return a setting that meets what this key cannot repair."""
     if theorem.name.startswith("FedPAQ"):
-        return replace(s, gamma=1.0)
+        s = replace(s, gamma=s.gamma if key == "server-lr" else 1.0)
+    if theorem.conditions is fedpaq_1:
+        s = replace(s, eta=s.eta if key == "lr" else 4 / s.mu, inverse=True, rounds=20_000)
     return s if compresses(theorem) else replace(s, q=0.0)
 
 
-@given(SETTINGS, st.sampled_from(HYPOTHESES[1:]), st.sampled_from(["lr", "server-lr"]))
-def test_the_largest_step_size_is_the_border(s: Setting, theorem: object, key: str) -> None:
+@given(
+    SETTINGS,
+    st.sampled_from(HYPOTHESES),
+    st.sampled_from(["lr", "server-lr"]),
+    st.floats(1.001, 1e9),
+    st.floats(1e-9, 1e9),
+)
+def test_the_largest_step_size_is_the_border(
+    s: Setting, theorem: object, key: str, larger: float, other: float
+) -> None:
     hypotheses = next(h for h in HYPOTHESES if h is theorem)
-    s = for_theorem(hypotheses, s)
+    s = for_theorem(hypotheses, s, key)
     found = largest(hypotheses, s, key)
-    if found is None or found == inf:
-        return
-    assert hypotheses.hold(replace(s, **{NAMES[key]: found}))  # type: ignore[arg-type]
-    assert not hypotheses.hold(replace(s, **{NAMES[key]: 1.001 * found}))  # type: ignore[arg-type]
+
+    def holds(value: float) -> bool:
+        return hypotheses.hold(replace(s, **{NAMES[key]: value}))  # type: ignore[arg-type]
+
+    if found is None:
+        assert not holds(other)
+    elif found == inf:
+        assert holds(other)
+    else:
+        assert holds(found)
+        assert not holds(1.001 * found)
+        assert not holds(larger * found)
 
 
-@given(SETTINGS, st.sampled_from(HYPOTHESES[1:]))
-def test_the_largest_tau_is_the_border(s: Setting, theorem: object) -> None:
+@given(SETTINGS, st.sampled_from(HYPOTHESES), st.integers(1, 10**6))
+def test_the_largest_tau_is_the_border(s: Setting, theorem: object, larger: int) -> None:
     hypotheses = next(h for h in HYPOTHESES if h is theorem)
-    s = for_theorem(hypotheses, replace(s, gamma=1.0))
+    s = for_theorem(hypotheses, s, "tau")
     found = largest(hypotheses, s, "tau")
-    if found is None or found == inf:
-        return
-    assert hypotheses.hold(replace(s, tau=int(found)))
-    assert not hypotheses.hold(replace(s, tau=int(found) + 1))
+    if found is None:
+        assert not hypotheses.hold(replace(s, tau=larger))
+    elif found == inf:
+        assert hypotheses.hold(replace(s, tau=10**6))
+    else:
+        assert hypotheses.hold(replace(s, tau=int(found)))
+        assert not hypotheses.hold(replace(s, tau=int(found) + larger))
+
+
+ONE = Setting(L=1, mu=0.8, sigma2=0, rho2=0, q=0, n=8, r=8, tau=5, eta=5, rounds=100, inverse=True)
+
+
+@pytest.mark.parametrize(
+    ("theorem", "change", "key", "found"),
+    [
+        ("FedPAQ, theorem 1", {"eta": 0.1}, "lr", 5.0),
+        ("FedPAQ, theorem 1", {"eta": 0.1}, "tau", None),
+        ("FedPAQ, theorem 1", {"eta": 0.1, "inverse": False}, "lr", None),
+        ("FedPAQ, theorem 1", {"gamma": 0.5}, "server-lr", 1.0),
+        ("FedPAQ, theorem 1", {"gamma": 0.5}, "lr", None),
+        # k_0 = 16 n/(mu^2 tau) = 200/tau, and 16 at least
+        ("FedPAQ, theorem 1", {"tau": 1}, "tau", inf),
+        ("FedPAQ, theorem 1", {"tau": 1}, "lr", None),
+        ("FedPAQ, theorem 1", {"tau": 1, "rounds": 15}, "tau", None),
+        ("FedPAQ, theorem 2", {"gamma": 0.5, "tau": 1, "eta": 0.5}, "server-lr", 1.0),
+        # gain: lr c (tau + 3)/2 < 1; for small lr alpha L sqrt(B_2) grows
+        ("FedCET, theorem 1", {"c": 1e5, "eta": 1e-9, "tau": 4}, "lr", 2 / 7e5),
+        ("FedCET, theorem 1", {"c": 3000.0, "eta": 1e-9, "tau": 4}, "lr", 2 / 21e3),
+        ("FedCET, theorem 1", {"c": 1e-6, "eta": 1e-9, "tau": 4}, "lr", None),
+    ],
+)
+def test_the_largest_value_is_found_where_smaller_ones_fail(
+    theorem: str, change: dict[str, float], key: str, found: float | None
+) -> None:
+    (hypotheses,) = [one for one in HYPOTHESES if one.name == theorem]
+    s = replace(ONE, **change)  # type: ignore[arg-type]
+    assert largest(hypotheses, s, key) == (found and pytest.approx(found, rel=1e-3))
+
+
+def test_a_window_narrower_than_the_scan_is_found() -> None:
+    def conditions(s: Setting) -> list[Condition]:
+        return [Condition("near", abs(s.eta - 0.0123), 1e-5)]
+
+    found = largest(Hypotheses("", (), conditions, ""), ONE, "lr")
+    assert found == pytest.approx(0.01231, rel=1e-4)
 
 
 def test_fedcets_constants_by_hand() -> None:

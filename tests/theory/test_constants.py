@@ -5,17 +5,16 @@ A bound that is ten times too large still holds in every run; only numbers notic
 
 from dataclasses import replace
 from math import e, sqrt
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedapp.theory import hypotheses
 from fedapp.theory.hypotheses import Conditions, Setting, fedpaq_start
 from fedapp.theory.outcome import Finding
-from fedapp.theory.within import fedbcgd, fedpaq, gradma
+from fedapp.theory.within import fedbcgd, fedpaq
 
 Patch = pytest.MonkeyPatch
 
@@ -145,33 +144,3 @@ def test_gradmas_step_sizes() -> None:
     third = 320 * step + 64 * 3 * 0.02 * 2 * (1 + 40 * step) / 0.25 * 4 / (4 * 7)
     expected = [4 * sqrt(10) * 2 * 3 * 0.01, second, third]
     assert values(hypotheses.gradma(S), 3) == pytest.approx(expected)
-
-
-def test_gradmas_lemmas(monkeypatch: Patch) -> None:
-    ones = np.ones(2)
-    trail = {
-        "squared_gradient": np.array([9.0, 16.0, 0.0]), "gap": np.array([GAP, 1.0, 1.0]),
-        "d": np.array([0.1, 0.2]), "off": ones, "local_loss": ones, "server_loss": ones,
-        "drift": ones, "sums": ones, "d_tilde": ones, "lag": ones,
-    }  # fmt: skip
-    problem = SimpleNamespace(A=torch.eye(1)[None], b=torch.full((1, 1), 2.0))  # eps_l^2 = 4
-    monkeypatch.setattr(gradma, "exact_setting", lambda config: S)
-    monkeypatch.setattr(gradma, "look_at_memory", lambda config: None)
-    monkeypatch.setattr(gradma, "follow", lambda config, look: trail)
-    monkeypatch.setattr(gradma, "quadratic_of", lambda config: problem)
-    bounds = recorded(monkeypatch, gradma)
-    gradma.gradma_lemmas([None])  # type: ignore[list-item]
-    eps_l, eps_g = 4.0, 4 * (3 * 0.01 / 0.5) ** 2  # squared; eps_g^2 over 1 - beta_2
-    everything, step = eps_l + 5 + np.array([9.0, 16.0]), 9 * 1e-4
-    assert bounds["lemma .2: drift"] == pytest.approx(40 * step * everything)
-    third = 4 * 9 * (1 + 40 * step * 4) * everything
-    assert bounds["lemma .3: summed local steps"] == pytest.approx(third)
-    fourth = [2 * 0.1 + 2 * eps_g, 2 * 0.2 + 2 * eps_g]
-    assert bounds["lemma .4: |d~|^2"] == pytest.approx(fourth)
-    fifth = 2 * 0.25 * 4 / 0.5**4 * np.array([0.1 + eps_g, 0.3 + 2 * eps_g])
-    assert bounds["lemma .5: |u - x|^2"] == pytest.approx(fifth)
-    server = 64 * 3 * 0.02 * 2 * (1 + 40 * step * 4) / 0.25 * 4 / (4 * 7)
-    sixth = 8 * 0.5 * 7 / (3 * 0.02 * np.array([1, 2])) + 8 * eps_l
-    sixth += (320 * step * 4 + server) * (eps_l + 5)
-    sixth += 20 * 2 * 2 * eps_g / (0.25 * 3 * 0.01) + 8 * eps_g / step
-    assert bounds["lemma .6: mean |grad f|^2"] == pytest.approx(sixth)

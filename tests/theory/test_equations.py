@@ -154,7 +154,7 @@ def test_fedpaqs_equation_84_is_the_border(monkeypatch: Patch) -> None:
             return np.full(K, share * bound * K / (K - 1))
 
         monkeypatch.setattr(runs_of_fedpaq, "figure", figure)
-        return line(runs_of_fedpaq.fedpaq_2, runs, "below the bound of equation 84 (quadratic)")
+        return line(runs_of_fedpaq.fedpaq_2, runs, "that mean is below the bound")
 
     assert below(0.9999)
     assert not below(1.0001)

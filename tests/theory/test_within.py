@@ -37,6 +37,7 @@ from fedapp.wire import Update
 from strategies.diana import DIANA
 from strategies.fedbcgd import FedBCGD
 from strategies.fedcomgate import FedCOM, FedCOMGATE
+from strategies.fedpaq import FedPAQ
 from strategies.gradma import GradMA
 from tests.support.mistakes import fedcom_ascends
 
@@ -172,6 +173,16 @@ def fedcet_ascends(patch: Patch) -> None:
 def fedpaq_ascends(patch: Patch) -> None:
     """FedPAQ's clients step the wrong way."""
     ascend(patch, FedPAQClient)
+
+
+def step_too_short(patch: Patch) -> None:
+    """FedPAQ's server divides the sum of what was sent by n, not by r."""
+
+    def aggregate(self: FedPAQ, updates: Sequence[Update]) -> None:
+        share = len(updates) / self.config.num_clients
+        self.x = self.x + share * self.mean(updates, "p")
+
+    patch.setattr(FedPAQ, "aggregate", aggregate)
 
 
 def diana_ascends(patch: Patch) -> None:
@@ -339,6 +350,7 @@ MISTAKES: dict[str, list[tuple[Mistake, set[int]]]] = {
         (bias_the_quantizer, {1, 5}),
         (fedpaq_ascends, {2, 6}),
         (louder, {3, 4, 7, 8}),
+        (step_too_short, {9}),
     ],
     "fedcet-32": [
         (steeper, {0}),
