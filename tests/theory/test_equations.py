@@ -133,6 +133,9 @@ def test_fedpaqs_equation_28_is_the_border(monkeypatch: Patch) -> None:
     assert not below(1.0001)
 
 
+CLAIM = "that mean is below the bound of equation 84 on the mean over all local steps (quadratic)"
+
+
 def test_fedpaqs_equation_84_is_the_border(monkeypatch: Patch) -> None:
     # eta = 1/(L sqrt(T)), L = 1, sigma^2 = 3, T = 3 K.
     monkeypatch.setattr(runs_of_fedpaq, "setting_of", lambda run: replace(S, L=1.0))
@@ -154,7 +157,7 @@ def test_fedpaqs_equation_84_is_the_border(monkeypatch: Patch) -> None:
             return np.full(K, share * bound * K / (K - 1))
 
         monkeypatch.setattr(runs_of_fedpaq, "figure", figure)
-        return line(runs_of_fedpaq.fedpaq_2, runs, "that mean is below the bound")
+        return line(runs_of_fedpaq.fedpaq_2, runs, CLAIM)
 
     assert below(0.9999)
     assert not below(1.0001)
