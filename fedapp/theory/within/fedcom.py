@@ -41,7 +41,6 @@ from fedapp.theory.within.trails import (
     typical_noise,
 )
 
-
 FIRST_ROUNDS = 5  # that fix G_q
 
 
