@@ -7,6 +7,7 @@ has the limits as a table, whose numbers come from here.
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,20 @@ def test_tracking_with_each_client_s_own_tau_would_be_noticed(
     assert far(ours, expected(case, config, server_lr=1.0, **numbers)) < 1e-5
     wrong = expected(case, config, server_lr=1.0, mistake="own tau", **numbers)
     assert far(ours, wrong) > 1e-3
+
+
+@pytest.mark.usefixtures("unequal")
+@pytest.mark.parametrize("algorithm", ["fedgate", "fedcomgate", "scaffold"])
+def test_a_step_size_that_decays_counts_as_it_is_in_its_round(algorithm: str) -> None:
+    """What is tracked is divided by the round's own lr tau_i, not by the first round's."""
+    keys: dict[str, Value] = {"lr_schedule": "exponential", "lr_decay": 0.8, "compressor": "none"}
+    config = unequal_config(algorithm, clients_per_round=9, num_rounds=6, **keys)
+    x, g, cohorts = oracle_inputs(config)
+    exact = [lambda name, k, i, v: v] if algorithm == "fedcomgate" else []
+    oracle = partial(getattr(oracles, algorithm), x, g, cohorts, EXAMPLES, 0.1, 1.0, N, *exact)
+    ours = trajectory(config, nodes=2)
+    assert far(ours, list(oracle(decay=0.8))) < 1e-6
+    assert far(ours, list(oracle())) > 1e-3
 
 
 # Where they converge to, on quadratics f_i = 1/2 (x - b_i)' A_i (x - b_i) without noise, all clients in every round. The
