@@ -127,7 +127,8 @@ def literal(config: RunConfig) -> dict[str, Matrix]:
         return np.array([A[i] @ (X[i] - b[i]) for i in range(N)])
 
     def G(X: Matrix, t: int) -> Matrix:  # noqa: N802
-        return slopes(X) + np.array([noise[i][t + 1] for i in range(N)])
+        noisy: Matrix = slopes(X) + np.array([noise[i][t + 1] for i in range(N)])
+        return noisy
 
     xi = 2.0 * alpha
     mixing = (1 - xi) * np.eye(N) + xi / N * np.ones((N, N))
@@ -193,7 +194,7 @@ def test_the_bounds_of_theorem_2() -> None:
 
 def test_of_several_runs_the_mean_is_taken_and_the_largest_coordinate() -> None:
     steps = [
-        Steps(*(np.full(2, k * v) for v in (1.0, 10.0, 100.0)), gap=k * 1e3, A2=k * 1e4)
+        Steps(np.full(2, k), np.full(2, 10 * k), np.full(2, 100 * k), gap=k * 1e3, A2=k * 1e4)
         for k in (1.0, 3.0)
     ]
     mean = _mean(steps)

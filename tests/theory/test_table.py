@@ -28,10 +28,10 @@ def printed(name: str, text: str) -> dict[str, list[str]]:
 
 def alike(shown: str, found: str) -> bool:
     """Tell whether two cells say the same: words exactly, numbers to two digits."""
-    several = [np.array(NUMBER.findall(text), float) for text in (shown, found)]
-    if NUMBER.sub("#", shown) != NUMBER.sub("#", found) or len(several[0]) != len(several[1]):
+    first, second = (np.array(NUMBER.findall(text), float) for text in (shown, found))
+    if NUMBER.sub("#", shown) != NUMBER.sub("#", found) or len(first) != len(second):
         return False
-    return np.allclose(*several, rtol=0.06, atol=ROUNDING)
+    return np.allclose(first, second, rtol=0.06, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("name", ["fedcet-32", "fedcet-44", "gradma-lemmas"])
