@@ -2,12 +2,14 @@
 
 `docs/evidence.json` has an entry for each picture and each table of measurements in docs/: the command, the commit, a digest of
 the sweep file, the seeds and the machine that gave it, and one cell: a run of that file, cut short to its first rounds where the
-whole takes minutes, with the value that it must give. Without arguments this reruns every cell; a name (or the beginning of one)
-selects entries. Cells on data that are not in the repository need --data-dir.
+whole takes minutes, with the value that it must give. A seal, which is a digest of the tables and pictures themselves, shows
+that a number was changed by hand. Without arguments this reruns every cell; a name (or the beginning of one) selects entries.
+Cells on data that are not in the repository need --data-dir.
 
     python -m benchmarks.evidence                     # rerun the cells, exit code 1 if one differs
     python -m benchmarks.evidence --stamp fedbcgd.md  # after a table was made again: note commit, digest, machine, values
     python -m benchmarks.evidence --stamp gradma.md/slice --results results/gradma  # the value of the table's own run
+    python -m benchmarks.evidence --seal gradma.md/slice  # only words of the table, or how it is laid out, have changed
 """
 
 import argparse
@@ -15,11 +17,12 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -33,7 +36,8 @@ from fedapp.sweeps import read_runs
 from fedapp.tables import Value
 
 ROOT = Path(__file__).parents[1]
-FILE = ROOT / "docs" / "evidence.json"
+DOCS = ROOT / "docs"
+FILE = DOCS / "evidence.json"
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,33 @@ def digest_of(preset: str, root: Path = ROOT) -> str:
 def descriptions(path: Path = FILE) -> set[str]:
     """Return the sections ("page.md/heading", or "page.md/*") whose tables describe and measure nothing."""
     return set(json.loads(path.read_text())["descriptions"])
+
+
+def seals(path: Path = FILE) -> dict[str, str]:
+    """Return the digests of what the documents showed when each entry was stamped, by the entries' names."""
+    return dict(json.loads(path.read_text())["seals"])
+
+
+def tables(page: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the tables of a page, each with the heading above it and its rows; spaces between cells do not count."""
+    heading, rows = "", list[str]()
+    for line in [*page.read_text().splitlines(), ""]:
+        if line.startswith("|"):
+            rows.append("|".join(cell.strip() for cell in line.split("|")))
+            continue
+        if len(rows) > 1:
+            yield heading, rows
+        rows = []
+        if found := re.match(r"#+ (.*)", line):
+            heading = found[1]
+
+
+def seal_of(entry: Entry, docs: Path = DOCS) -> str:
+    """Return a digest of the tables under an entry's headings and of its pictures."""
+    headings = {entry.section, *entry.also}
+    shown = [rows for heading, rows in tables(docs / entry.document) if heading in headings]
+    pictures = [hashlib.sha256((docs / name).read_bytes()).hexdigest() for name in entry.figures]
+    return hashlib.sha256(json.dumps([shown, pictures]).encode()).hexdigest()[:12]
 
 
 def data_of(entry: Entry) -> str:
@@ -191,6 +222,7 @@ def stamp(
         if entry.name not in chosen:
             continue
         given |= {"commit": commit, "machine": machine()}
+        content["seals"][entry.name] = seal_of(entry)
         if entry.preset:
             given["digest"] = digest_of(entry.preset)
             if digest_at(commit, entry.preset) != given["digest"]:
@@ -207,13 +239,22 @@ def stamp(
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
+def seal(names: list[str], path: Path = FILE) -> None:
+    """Note what the documents show for some entries, whose numbers are those of the commit that is noted already."""
+    content, chosen = json.loads(path.read_text()), choose(names, path)
+    found = {e.name: seal_of(e) for e in load_entries(path) if e.name in chosen}
+    content["seals"] = dict(sorted({**content["seals"], **found}.items()))
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
 def main() -> int:
-    """Rerun cells, or stamp entries."""
+    """Rerun cells, or stamp or seal entries."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
         "names", nargs="*", help="entries, by the beginning of their names; default: all"
     )
     parser.add_argument("--stamp", action="store_true", help="note the commit and the values")
+    parser.add_argument("--seal", action="store_true", help="note the tables as they are")
     parser.add_argument("--results", type=Path, help="with --stamp: the runs of the table itself")
     parser.add_argument("--commit", default="", help="with --stamp: what made them; default: HEAD")
     parser.add_argument(
@@ -225,9 +266,12 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     places = [place.resolve() for place in arguments.data_dir]
+    if (arguments.stamp or arguments.seal) and not arguments.names:
+        parser.error("name the entries whose tables have changed")
+    if arguments.seal:
+        seal(arguments.names)
+        return 0
     if arguments.stamp:
-        if not arguments.names:
-            parser.error("--stamp takes the names of the entries whose tables were made again")
         stamp(arguments.names, places, arguments.results, arguments.commit)
         return 0
     wrong = 0

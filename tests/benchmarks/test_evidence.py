@@ -1,7 +1,7 @@
 """Documents that cannot go stale: every figure and table names what gave it, and a cheap cell of each is run again."""
 
 import re
-from collections.abc import Iterator
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import pytest
 from benchmarks import emnist_digits, evidence
 from benchmarks.evidence import Cell, Entry, data_of, digest_at, digest_of, load_entries, measure
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = evidence.DOCS
+PAGES = [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
 ENTRIES = load_entries()
 WITH_CELLS = [entry for entry in ENTRIES if entry.cell]
 ON_REAL_DATA = [entry for entry in WITH_CELLS if data_of(entry)]
@@ -31,7 +32,7 @@ def section_of(entry: Entry) -> str:
 def test_every_picture_in_the_documents_has_an_entry() -> None:
     shown = {
         picture.removeprefix("docs/")
-        for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
+        for page in PAGES
         for picture in re.findall(r"!\[[^\]]*\]\(([^):]+\.(?:png|svg))\)", page.read_text())
     }
     listed = {picture for entry in ENTRIES for picture in entry.figures} | evidence.illustrations()
@@ -41,19 +42,11 @@ def test_every_picture_in_the_documents_has_an_entry() -> None:
     assert all((DOCS / picture).is_file() for picture in listed)
 
 
-def tables(page: Path) -> Iterator[str]:
-    """Yield the heading above each table of a page."""
-    heading = ""
-    for line in page.read_text().splitlines():
-        if found := re.match(r"#+ (.*)", line):
-            heading = found[1]
-        elif re.match(r"\|[ :]*-", line):
-            yield f"{page.name}/{heading}"
-
-
 def test_every_table_in_the_documents_has_an_entry_or_only_describes() -> None:
-    found = {table for page in DOCS.glob("*.md") for table in tables(page)}
-    measured = {f"{e.document}/{heading}" for e in ENTRIES for heading in (e.section, *e.also)}
+    found = {f"{page.name}/{heading}" for page in PAGES for heading, _ in evidence.tables(page)}
+    measured = {
+        f"{Path(e.document).name}/{heading}" for e in ENTRIES for heading in (e.section, *e.also)
+    }
     described = evidence.descriptions()
     pages = {name.removesuffix("/*") for name in described if name.endswith("/*")}
     open_ones = {table for table in found if table.partition("/")[0] not in pages}
@@ -62,6 +55,38 @@ def test_every_table_in_the_documents_has_an_entry_or_only_describes() -> None:
     )
     assert described - found - {f"{page}/*" for page in pages} == set()
     assert not measured & described
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_a_table_or_picture_is_as_it_was_when_it_was_stamped(entry: Entry) -> None:
+    assert evidence.seals().get(entry.name) == evidence.seal_of(entry), (
+        f"a table or a picture of {entry.document}, {entry.section}, was changed without its evidence: after "
+        f"`{entry.command}`, `python -m benchmarks.evidence --stamp {entry.name}`; --seal if no number has changed"
+    )
+
+
+def test_every_entry_has_a_seal_and_every_seal_an_entry() -> None:
+    """An entry that is removed is noticed, even where another one has tables under the same heading."""
+    assert set(evidence.seals()) == {entry.name for entry in ENTRIES}
+
+
+def test_a_change_of_any_number_or_picture_breaks_the_seal(tmp_path: Path) -> None:
+    (entry,) = (entry for entry in ENTRIES if entry.name == "gradma.md/digits")
+    pictured = replace(entry, figures=["gradma/memory.png"])
+    page, picture = tmp_path / "gradma.md", tmp_path / "gradma" / "memory.png"
+    picture.parent.mkdir()
+    shutil.copy(DOCS / "gradma" / "memory.png", picture)
+    text = (DOCS / "gradma.md").read_text()
+    page.write_text(text.replace(" | ", "  |  ") + "\nMore words.\n")
+    assert evidence.seal_of(pictured, tmp_path) == evidence.seal_of(pictured)
+    (rows, *_) = (rows for heading, rows in evidence.tables(page) if heading == entry.section)
+    *_, number = re.findall(r"\d\.\d+", rows[-1])
+    page.write_text(text.replace(number, number[:-1] + str(9 - int(number[-1]))))
+    assert evidence.seal_of(entry, tmp_path) != evidence.seal_of(entry)
+    page.write_text(text)
+    assert evidence.seal_of(entry, tmp_path) == evidence.seal_of(entry)
+    picture.write_bytes(picture.read_bytes() + b" ")
+    assert evidence.seal_of(pictured, tmp_path) != evidence.seal_of(pictured)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
