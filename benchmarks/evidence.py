@@ -63,11 +63,13 @@ class Entry:
     document: str  # in docs/
     section: str  # the heading that it is under
     command: str
-    commit: str  # that gave it; empty: it was not noted
+    commit: (
+        str  # that gave it or, if that was not noted, that wrote it down; empty: every commit does
+    )
     machine: str
     seeds: list[int]
     also: list[str] = field(default_factory=list)  # further headings with tables of the same runs
-    preset: str = ""  # the sweep file in experiments/, or none
+    preset: str = ""  # the sweep file in experiments/, a directory of them, or none
     digest: str = ""  # digests the preset's runs when the table was made
     figures: list[str] = field(default_factory=list)  # pictures in docs/ that show it
     why_no_cell: str = ""  # if there is none
@@ -100,8 +102,10 @@ def illustrations(path: Path = FILE) -> set[str]:
 
 
 def digest_of(preset: str, root: Path = ROOT) -> str:
-    """Return a digest of a sweep file's runs: their names and keys, whatever the file's layout and comments."""
-    runs = sorted((run.name, sorted(run.values.items())) for run in read_runs(root / preset))
+    """Return a digest of the runs of a sweep file, or of all in a directory: names and keys, whatever the layout and comments."""
+    place = root / preset
+    files = sorted(place.glob("*.toml")) if place.is_dir() else [place]
+    runs = sorted((run.name, sorted(run.values.items())) for f in files for run in read_runs(f))
     return hashlib.sha256(json.dumps(runs).encode()).hexdigest()[:12]
 
 
@@ -196,7 +200,7 @@ def digest_at(commit: str, preset: str) -> str:
         return ""
     with tempfile.TemporaryDirectory() as place, tarfile.open(fileobj=BytesIO(packed)) as archive:
         archive.extractall(place, filter="data")
-        return digest_of(preset, Path(place)) if (Path(place) / preset).is_file() else ""
+        return digest_of(preset, Path(place)) if (Path(place) / preset).exists() else ""
 
 
 def git(*words: str) -> bytes:

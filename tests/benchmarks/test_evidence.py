@@ -96,14 +96,13 @@ def test_an_entry_is_complete_and_its_sweep_file_is_unchanged(entry: Entry) -> N
     assert entry.machine
     text = section_of(entry)
     assert bool(entry.cell) != bool(entry.why_no_cell)
-    if entry.preset and entry.digest:
+    assert bool(entry.commit) != (entry.command == "bash .ci/run")
+    assert bool(entry.digest) == bool(entry.preset)
+    if entry.preset:
         assert digest_of(entry.preset) == entry.digest, (
             f"{entry.preset} has changed since {entry.document} was written: run it again, correct the document, and "
             f"`python -m benchmarks.evidence --stamp {entry.name}`"
         )
-    if entry.cell:
-        assert entry.commit
-        assert entry.digest or not entry.preset
     if entry.cell and entry.cell.shown:
         assert entry.cell.shown in text
         if "e" in entry.cell.shown:
