@@ -4,7 +4,7 @@ A bound that is ten times too large still holds in every run; only numbers notic
 """
 
 from dataclasses import replace
-from math import e, sqrt
+from math import e, inf, sqrt
 from types import ModuleType
 from typing import Any
 
@@ -42,6 +42,32 @@ def recorded(patch: Patch, module: ModuleType) -> dict[str, list[float]]:
 
     patch.setattr(module, "below", below)
     return bounds
+
+
+@pytest.mark.parametrize(
+    ("condition", "key", "holding", "failing"),
+    [
+        (hypotheses.alike, "rho2", [0], [1e-9]),
+        (hypotheses.everybody, "r", [8], [7]),
+        (hypotheses.curved, "mu", [1e-9], [0, -1]),
+        (hypotheses.convex, "own_mu", [0, 1], [-1e-9, -inf]),
+        (hypotheses.strongly_convex, "own_mu", [1e-9], [0, -1]),
+        (hypotheses.bounded, "rho2", [1e9], [inf]),
+        (hypotheses.unbiased, "q", [0, 1e9], [inf]),
+        (hypotheses.uncompressed, "q", [0], [1e-9, inf]),
+        (hypotheses.no_server_step, "gamma", [1], [0.999, 1.001]),
+        (hypotheses.exact_gradients, "sigma2", [0], [1e-9]),
+        (hypotheses.constant, "constant", [True], [False]),
+        (hypotheses._even_groups, "blocks", [1, 2, 4], [3]),
+    ],
+)
+def test_a_condition_of_yes_or_no_has_its_border(
+    condition: Any, key: str, holding: list[Any], failing: list[Any]
+) -> None:
+    for values, holds in ((holding, True), (failing, False)):
+        for value in values:
+            changed: dict[str, Any] = {key: value}
+            assert condition(replace(S, **changed)).holds is holds, value
 
 
 def test_fedbcgds_step_sizes() -> None:
