@@ -40,7 +40,10 @@ def rules(names: str, *more: str) -> tuple[str, ...]:
 
 def theory(names: str) -> tuple[str, ...]:
     """Return the quick tests of the theorems: those with numbers by hand, then those that need a run."""
-    hand = [f"test_{name}" for name in ("constants", "bounds", "fedcet", "fedpaq_bounds", "gradma")]
+    hand = [
+        f"test_{name}"
+        for name in ("constants", "bounds", "measured_by_hand", "fedcet", "fedpaq_bounds", "gradma")
+    ]
     files = (f"tests/theory/{name}.py" for name in (*hand, "test_certify", "test_within"))
     return (*files, *QUICK, "-k", f"({' or '.join([*hand, names])}) and not words")
 
