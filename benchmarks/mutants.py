@@ -36,7 +36,7 @@ def rules(names: str, *more: str) -> tuple[str, ...]:
 
 def theory(names: str) -> tuple[str, ...]:
     """Return the quick tests of the theorems: constants and conditions by hand, and the bounds."""
-    files = (f"tests/theory/test_{name}.py" for name in ("fedcet", "certify", "within"))
+    files = (f"tests/theory/test_{name}.py" for name in ("fedcet", "fedpaq_bounds", "certify", "within"))
     return (*files, *QUICK, "-k", f"({names}) and not words")
 
 
@@ -44,12 +44,13 @@ def theory(names: str) -> tuple[str, ...]:
 TARGETS: dict[str, tuple[str, ...]] = {
     "fedapp/traffic.py": ("tests/test_traffic.py", "tests/test_plan.py", *QUICK, "-k", "not dry"),
     "fedapp/theory/fits.py": ("tests/theory", "-k", "fits"),
-    "fedapp/theory/hypotheses.py": theory("fedcet or certify or satisfy"),
-    "fedapp/theory/constants.py": theory("fedcet or certify or satisfy"),
+    "fedapp/theory/hypotheses.py": theory("fedcet or fedpaq or certify or satisfy"),
+    "fedapp/theory/constants.py": theory("fedcet or fedpaq or certify or satisfy"),
     "fedapp/theory/within/trails.py": theory("fedcet or certify"),
     "fedapp/theory/within/fedbcgd.py": theory("fedbcgd"),
     "fedapp/theory/within/fedcet.py": theory("fedcet"),
     "fedapp/theory/within/fedcom.py": theory("fedcom and not tables"),
+    "fedapp/theory/fedpaq.py": theory("fedpaq"),
     "fedapp/theory/within/fedpaq.py": theory("fedpaq"),
     "fedapp/theory/within/gradma.py": theory("gradma"),
     "fedapp/theory/within/tables.py": theory("tables"),
