@@ -44,6 +44,15 @@ def test_the_right_sides_of_the_lemmas_by_hand() -> None:
     assert lemmas.lemma_9(S, BEFORE) == pytest.approx(0.036 * (50 + BEFORE))
 
 
+def test_lemma_8_fails_for_a_concave_f_and_holds_with_twice_its_right_side() -> None:
+    """f = -x^2/2 and +x^2/2 from 0: x_1 = -0.1 N_0, and x_2 = 1.1 x_1 - 0.1 N_1 or 0.9 x_1 - 0.1 N_1."""
+    s = replace(S, L=1, sigma2=1, n=1, r=1, tau=2)
+    concave, convex = (s.q * 0.01 * (factor**2 + 1) for factor in (1.1, 0.9))
+    (bound,) = lemmas.lemma_8(s, np.array([0.01]))  # |grad f(x_0)|^2 = 0, E|grad f(x_1)|^2 = 0.01
+    assert bound == pytest.approx(s.q * 0.0202)
+    assert convex < bound < concave < 2 * bound
+
+
 def test_the_descent_of_lemma_7_by_hand() -> None:
     trail = {name: np.array([value]) for name, value in zip(
         ("f_average", "f_before", "at_averages", "gradients"), (7.0, 5.0, 8.0, 100.0), strict=True
@@ -272,9 +281,8 @@ def test_theorem_1_compares_every_round_from_k_0_on_with_equation_28(
     # Of a sigma^2 of 10 and one client: C_1 = 640, C_2 = 2560 e; k tau + 1 is 1601, and then 30,001.
     bound = 50 * (1601 / 30_001) ** 2 + (640 * 100 + 2560 * e * 99**2) / 30_001
     squares[299] = share * bound
-    _, below, *_ = findings_1(
-        monkeypatch, squares, {"no-quantizer": 1.0} | dict.fromkeys(POINTS, 1.0)
-    )
+    points = dict.fromkeys(POINTS, 0.5) | {"s-8": 1.0}  # only one comes near it
+    _, below, *_ = findings_1(monkeypatch, squares, points)
     assert below.holds == holds
 
 
