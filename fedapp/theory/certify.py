@@ -167,6 +167,7 @@ def _beyond(
         > 1,
         f'client-optimizer = "{config.client_optimizer}"': config.client_optimizer != "sgd",
         "error-feedback": config.error_feedback,
+        "uplink-budget (unbiased only approximately)": bool(config.uplink_budget),
         f'aggregation = "{config.aggregation}"': config.aggregation != "mean",
         f'mixing = "{config.mixing}"': config.mixing != "none",
         f'downlink = "{config.downlink}"': config.downlink != "none",

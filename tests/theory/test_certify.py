@@ -330,6 +330,7 @@ FEDCOM: dict[str, Value] = {
         (FEDCOM | {"aggregation": "median"}, 'aggregation = "median"'),
         (FEDCOM | {"max-update-norm": 1.0}, "max-update-norm"),
         (FEDCOM | {"compressor": "qsgd", "error-feedback": True}, "error-feedback"),
+        (FEDCOM | {"compressor": "qsgd", "uplink-budget": "60 B"}, "uplink-budget"),
         (GATE | {"fedcomgate.track": "own"}, 'fedcomgate.track = "own"'),
         (GATE | {"fedcomgate.memory": "paper"}, 'fedcomgate.memory = "paper"'),
         (GATE | {"fedcomgate.damping": 0.5}, "damping = 0.5 of gradient tracking"),

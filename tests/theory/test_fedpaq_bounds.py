@@ -10,10 +10,12 @@ import pytest
 
 from fedapp.config import RunConfig
 from fedapp.parsing import parse_run_config
+from fedapp.report.runs import Run
 from fedapp.tables import Value
 from fedapp.theory import fedpaq, hypotheses
 from fedapp.theory.fits import Values
 from fedapp.theory.hypotheses import Condition, Setting
+from fedapp.theory.outcome import Finding
 from fedapp.theory.played import Visit, quadratic_of
 from fedapp.theory.within import fedpaq as lemmas
 from fedapp.theory.within.trails import Trail
@@ -42,6 +44,15 @@ def test_the_right_sides_of_the_lemmas_by_hand() -> None:
     assert lemmas.lemma_9(S, BEFORE) == pytest.approx(0.036 * (50 + BEFORE))
 
 
+def test_lemma_8_fails_for_a_concave_f_and_holds_with_twice_its_right_side() -> None:
+    """f = -x^2/2 and +x^2/2 from 0: x_1 = -0.1 N_0, and x_2 = 1.1 x_1 - 0.1 N_1 or 0.9 x_1 - 0.1 N_1."""
+    s = replace(S, L=1, sigma2=1, n=1, r=1, tau=2)
+    concave, convex = (s.q * 0.01 * (factor**2 + 1) for factor in (1.1, 0.9))
+    (bound,) = lemmas.lemma_8(s, np.array([0.01]))  # |grad f(x_0)|^2 = 0, E|grad f(x_1)|^2 = 0.01
+    assert bound == pytest.approx(s.q * 0.0202)
+    assert convex < bound < concave < 2 * bound
+
+
 def test_the_descent_of_lemma_7_by_hand() -> None:
     trail = {name: np.array([value]) for name, value in zip(
         ("f_average", "f_before", "at_averages", "gradients"), (7.0, 5.0, 8.0, 100.0), strict=True
@@ -55,8 +66,9 @@ def test_the_bounds_of_the_theorems_by_hand() -> None:
     # 16 sigma^2/(mu^2 n) = 128; C_1 = 128 (1 + 6 + 32 * 15/8), C_2 = 128 * 4 e; k tau + 1 = 4, 10
     bound = np.array([50, 50 * 0.16]) + (128 * 67 * 3 + 512 * e * 4) / np.array([4, 10])
     assert fedpaq.equation_28(S, k, 50.0) == pytest.approx(bound)
-    # T = 100: eta = 1/20; 14/(eta T), 4 * 2 (1/10) (1 + 15/2), 2 * 6 * 2 * 4/400
-    assert fedpaq.equation_84(S, np.array([100.0]), 7.0) == pytest.approx(2.8 + 6.8 + 0.24)
+    # K = 50, so T = 150: 14/(eta T), 0.1 * 2 * 4 * (2 + 4 * 10 * 3/8), 0.01 * 2 * 6 * 2 * 4
+    found = fedpaq.equation_84(replace(S, rounds=50), 7.0)
+    assert found == pytest.approx(14 / 15 + 13.6 + 0.96)
 
 
 def holding(conditions: list[Condition]) -> list[bool]:
@@ -214,3 +226,121 @@ def test_every_line_is_yes_up_to_its_border_and_no_beyond(
     ]
     assert held(0.999)
     assert not held(1.001)
+
+
+# The lines of the theorems, from runs whose figures are made up.
+
+
+def run_of(name: str, **figures: Values) -> Run:
+    """Return a run with three local steps that has these figures in its rounds."""
+    count = len(next(iter(figures.values())))
+    records = [{"round": k + 1} | {n: v[k] for n, v in figures.items()} for k in range(count)]
+    keys = {"num-rounds": count, "num-clients": 5, "clients-per-round": 2, "local-steps": 3}
+    return Run(name, keys, records)
+
+
+# No noise of quantizers or clients, 100 local steps: k_0 = 16.
+ALONE = replace(S, q=0, n=1, r=1, tau=100, eta=8.0, inverse=True)
+K = np.arange(1.0, 401)
+POINTS = {"no-quantizer": 1.0, "s-8": 1.1, "s-2": 1.2, "r-4": 1.2, "r-2": 1.3}
+
+
+def findings_1(
+    patch: pytest.MonkeyPatch, squares: Values, points: dict[str, float] = POINTS
+) -> list[Finding]:
+    """Return theorem 1's lines if these are the means of |x - x*|^2, times a factor at each point."""
+    patch.setattr(fedpaq, "setting_of", lambda run: ALONE)
+    runs = [
+        run_of(f"fedpaq-1-{name}-seed-{seed}", distance=(share * factor * squares) ** 0.5)
+        for name, factor in points.items()
+        for seed, share in enumerate((0.5, 1.5))
+    ]
+    return fedpaq.fedpaq_1(runs).findings
+
+
+@pytest.mark.parametrize(
+    ("exponent", "holds"),
+    [(-1.31, False), (-1.29, True), (-1.0, True), (-0.71, True), (-0.69, False)],
+)
+def test_theorem_1_asks_for_the_exponent_from_k_0_on(
+    exponent: float, holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squares = np.where(K >= 16, K**exponent, 1e9)
+    rate, *_, hypotheses_hold = findings_1(monkeypatch, squares)
+    assert (rate.holds, rate.observed) == (holds, f"{exponent:.2f}")
+    assert hypotheses_hold.holds
+    everywhere, *_ = findings_1(monkeypatch, np.where(K >= 17, K**-1.0, 1e30))
+    assert not everywhere.holds, "round k_0 counts"
+
+
+@pytest.mark.parametrize(("share", "holds"), [(0.999, True), (1.001, False)])
+def test_theorem_1_compares_every_round_from_k_0_on_with_equation_28(
+    share: float, holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squares = np.where(K >= 16, 50.0, 1e12)
+    # Of a sigma^2 of 10 and one client: C_1 = 640, C_2 = 2560 e; k tau + 1 is 1601, and then 30,001.
+    bound = 50 * (1601 / 30_001) ** 2 + (640 * 100 + 2560 * e * 99**2) / 30_001
+    squares[299] = share * bound
+    points = dict.fromkeys(POINTS, 0.5) | {"s-8": 1.0}  # only one comes near it
+    _, below, *_ = findings_1(monkeypatch, squares, points)
+    assert below.holds == holds
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_theorem_1_orders_quantizers_and_cohorts(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert findings_1(monkeypatch, 1 / K)[2].holds
+    out_of_order = POINTS | {name: 2.0 if name in ("no-quantizer", "s-8") else 1.05}
+    assert not findings_1(monkeypatch, 1 / K, out_of_order)[2].holds
+
+
+def findings_2(
+    patch: pytest.MonkeyPatch, means: dict[int, float], last: float = 0.9
+) -> list[Finding]:
+    """Return theorem 2's lines for means of |grad f|^2 over x_0, ..., x_{K-1}; f ends at `last`, from 1."""
+    start = {"squared_gradient": 3.0, "test_loss": 1.0}
+
+    def starting_point(run: Run) -> dict[str, float]:
+        return start | ({"gap": 7.0} if "-quadratic-" in run.name else {})
+
+    patch.setattr(fedpaq, "starting_point", starting_point)
+    patch.setattr(
+        fedpaq, "setting_of", lambda run: replace(S, eta=0.01, rounds=run.config["num-rounds"])
+    )
+    runs = []
+    for rounds, mean in means.items():
+        squares = np.full(rounds, (rounds * mean - 3) / (rounds - 1))
+        squares[-1] = 1e9  # x_K does not count
+        losses = np.full(rounds, last)
+        for problem in ("quadratic", "sigmoid"):
+            name = f"fedpaq-2-{problem}-num-rounds-{rounds}"
+            runs.append(run_of(name, squared_gradient=squares, test_loss=losses))
+    return fedpaq.fedpaq_2(runs).findings
+
+
+@pytest.mark.parametrize(
+    ("exponent", "last", "holds"),
+    [(-0.41, 0.9, True), (-0.39, 0.9, False), (-0.5, 1.1, False), (-1.0, 0.9, True)],
+)
+def test_theorem_2_asks_for_the_exponent_and_that_f_falls(
+    exponent: float, last: float, holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    means = {rounds: 200 * rounds**exponent for rounds in (10, 20, 40)}
+    quadratic, _, hypotheses_hold, sigmoid = findings_2(monkeypatch, means, last)
+    assert hypotheses_hold.holds
+    for finding in (quadratic, sigmoid):
+        assert finding.holds == holds
+        assert finding.observed.startswith(f"{exponent:.2f}")
+
+
+@pytest.mark.parametrize(("share", "holds"), [(0.999, True), (1.001, False)])
+def test_theorem_2_compares_the_mean_of_every_run_with_equation_84(
+    share: float, holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 14/(0.01 * 3 K), 0.01 * 2 * 4 * 17, 0.0001 * 2 * 6 * 2 * 4
+    means = {rounds: 14 / (0.03 * rounds) + 1.36 + 0.0096 for rounds in (10, 20, 40)}
+    means[20] *= share
+    means[10], means[40] = 0.5 * means[10], 0.5 * means[40]
+    _, below, *_ = findings_2(monkeypatch, means)
+    assert below.holds == holds
