@@ -9,9 +9,7 @@ from fedapp.report.runs import Run
 from fedapp.theory.fits import above, linear_rate, rising, rounds_of, spread
 from fedapp.theory.hypotheses import fedcom_pl
 from fedapp.theory.measured import (
-    counts,
     figure,
-    gradient_variance,
     grouped,
     mean_figure,
     named,
@@ -19,6 +17,7 @@ from fedapp.theory.measured import (
     starting_point,
 )
 from fedapp.theory.outcome import BEYOND, NO_THEOREM, Finding, Outcome, Theorem
+from fedapp.theory.within.fedcom import equation_38
 from fedapp.theory.within.trails import admissible
 
 
@@ -26,15 +25,13 @@ def fedcom_q(runs: Sequence[Run]) -> Outcome:
     """FedCOM with equal clients: a floor that grows with q, below the bound of equation 38."""
     floors, ratios, curves = {}, [], []
     groups = named(runs, "fedcom-q")
-    settings = [setting_of(group[0]) for group in groups.values()]
     for name, group in groups.items():
-        gaps = mean_figure(group, "gap")
-        run, q = group[0], setting_of(group[0]).q
-        m, _, tau = counts(run)
-        eta, mu = float(run.config["lr"]), 1 / float(run.config["quadratic.condition"])
+        gaps, q = mean_figure(group, "gap"), setting_of(group[0]).q
         R = rounds_of(gaps)
-        floor = (0.5 * tau * eta**2 + (1 + q) * eta / (2 * m)) * gradient_variance(run) / mu
-        bound = (1 - eta * mu * tau) ** R * starting_point(run)["gap"] + floor
+        # Each seed has quadratics, and so a bound, of its own.
+        bound = np.mean(
+            [equation_38(setting_of(run), starting_point(run)["gap"], R) for run in group], axis=0
+        )
         floors[q] = float(gaps[len(gaps) // 2 :].mean())
         ratios.append(float((gaps / bound).max()))
         label = name.replace("qsgd-levels-", "s = ").replace("none", "no quantizer")
@@ -55,7 +52,7 @@ def fedcom_q(runs: Sequence[Run]) -> Outcome:
                 spread(ratios),
                 all(ratio <= 1 for ratio in ratios),
             ),
-            admissible(fedcom_pl(s) for s in settings),
+            admissible(fedcom_pl(setting_of(run)) for run in runs),
         ],
         [Panel("bounds in grey", "rounds", "f - f*", curves, log_x=False)],
     )

@@ -57,11 +57,6 @@ def num_parameters(run: Run) -> int:
     return kind_of(config).outline(config).layout.size
 
 
-def gradient_variance(run: Run) -> float:
-    """Return the variance sigma^2 of a run's gradients."""
-    return float(run.config["quadratic.dim"]) * float(run.config["quadratic.noise"]) ** 2
-
-
 def setting_of(run: Run) -> Setting:
     """Return a run on quadratics as a theorem sees it."""
     return exact_setting(parse_run_config(run.config))

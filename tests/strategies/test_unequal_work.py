@@ -41,17 +41,22 @@ from tests.support.cases import (
 TRACKING = Path(__file__).parents[2] / "docs" / "tracking.md"
 
 
-@pytest.fixture
-def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the clients of quadratics different numbers of examples."""
+def give_examples(patch: pytest.MonkeyPatch, examples: list[int]) -> None:
+    """Give the clients of quadratics these numbers of examples."""
     make = Quadratic.objective
 
     def objective(self: Quadratic, client: int) -> Any:
         made: Any = make(self, client)
-        made.num_examples = EXAMPLES[client]
+        made.num_examples = examples[client]
         return made
 
-    monkeypatch.setattr(Quadratic, "objective", objective)
+    patch.setattr(Quadratic, "objective", objective)
+
+
+@pytest.fixture
+def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the clients of quadratics different numbers of examples."""
+    give_examples(monkeypatch, EXAMPLES)
 
 
 def unequal_config(algorithm: str, **keys: Value) -> RunConfig:
@@ -145,6 +150,22 @@ def test_tracking_with_each_client_s_own_tau_would_be_noticed(
     assert far(ours, expected(case, config, server_lr=1.0, **numbers)) < 1e-5
     wrong = expected(case, config, server_lr=1.0, mistake="own tau", **numbers)
     assert far(ours, wrong) > 1e-3
+
+
+@pytest.mark.parametrize("algorithm", ["fedgate", "fedcomgate"])
+def test_some_cohorts_take_equal_steps_and_others_do_not(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D goes down where a cohort's tau_i are equal, else mean(D_j / tau_j); tau_i is that of the round, not local-steps."""
+    examples = [3] * 9 + [7] * 3
+    give_examples(monkeypatch, examples)
+    config = unequal_config(algorithm, clients_per_round=2, num_rounds=30, compressor="none")
+    case = replace(CASES["fedgate"], oracle=oracles.fedgate)
+    cohorts = oracle_inputs(config)[2]
+    kinds = [len({examples[i] for i in cohort}) for cohort in cohorts]
+    assert min(kinds.count(1), kinds.count(2)) > 5
+    ours = trajectory(config)
+    assert far(ours, expected(case, config, server_lr=1.0, lr=0.1, tau=examples)) < 1e-6
 
 
 @pytest.mark.usefixtures("unequal")

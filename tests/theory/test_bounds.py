@@ -1,5 +1,6 @@
 """FedCOM's bounds against numbers worked out by hand: a bound that is too large would never be missed."""
 
+from dataclasses import replace
 from math import exp, log
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedapp.theory import fedcomgate
 from fedapp.theory.hypotheses import Setting
 from fedapp.theory.within import fedcom, tables
 from fedapp.theory.within.fedcom import Own
@@ -28,7 +30,7 @@ FLOOR = 1.08 + 11.52 + 0.192 / 0.36 + 6.4 + 0.018 + 0.264 + 0.1125 + 0.55
         (fedcom.equation_45(S, GAP, OPTIMUM, R), 5 * exp(-0.5) + 0.12 + 0.45 + 0.75),
         (
             fedcom.equation_62(S, GAP, OWN, G_Q, R),
-            (5 + 0.225 + 2.16 + 0.036 + 0.528 + 8.96 + 0.0096 + 1.28 + 1.1) / 0.2,
+            (5 + 0.225 + 2.16 + 0.036 + 0.528 + 8.96 + 0.0192 + 1.28 + 1.1) / 0.2,
         ),
         (fedcom.equation_79(S, GAP, OWN, G_Q, R), 5 * (29 / 30) ** 10 + 6 * FLOOR),
         (
@@ -40,6 +42,23 @@ FLOOR = 1.08 + 11.52 + 0.192 / 0.36 + 6.4 + 0.018 + 0.264 + 0.1125 + 0.55
 )
 def test_fedcoms_bounds_by_hand(found: Any, by_hand: float) -> None:
     assert found == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_fedcoms_floor_is_compared_with_the_mean_of_the_seeds_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seeds start 2 and 8 above the optimum: their mean is compared with the bound from 5, not from the first's start."""
+    seeds: Any = [2.0, 8.0]
+    for name, found in {
+        "named": lambda runs, preset: {"none": runs},
+        "setting_of": lambda run: replace(S, q=0.0),
+        "starting_point": lambda run: {"gap": run},
+        "mean_figure": lambda runs, name: np.array([3.0, 2.0]),
+    }.items():
+        monkeypatch.setattr(fedcomgate, name, found)
+    _, bound = fedcomgate.fedcom_q(seeds).panels[0].curves
+    floor = 2 * (0.03 + 0.0375)
+    assert bound.y == pytest.approx([5 * 0.9 + floor, 5 * 0.9**2 + floor])
 
 
 @pytest.mark.parametrize(

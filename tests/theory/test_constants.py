@@ -129,6 +129,27 @@ def test_fedcomgates_step_sizes() -> None:
     assert values(hypotheses.fedcomgate_pl(S), 2) == pytest.approx([linear + cubic / delta, gate])
 
 
+@pytest.mark.parametrize(
+    ("theorem", "differ", "few", "not_pl"),
+    [("fedcom", False, False, True), ("fedcom_pl", False, False, False),
+     ("fedcomgate", True, False, True), ("fedcomgate_pl", True, False, False)],
+)  # fmt: skip
+def test_fedcoms_theorems_say_whose_f_they_are_about(
+    theorem: str, differ: bool, few: bool, not_pl: bool
+) -> None:
+    """D.4 and D.7 are for equal clients, all are for all clients in every round, and D.7 and E.6 are for PL."""
+
+    def holds(**changed: float) -> bool:
+        s = replace(S, rho2=0.0, r=8, eta=1e-3)
+        conditions = getattr(hypotheses, theorem)(replace(s, **changed))  # type: ignore[arg-type]
+        return all(condition.holds for condition in conditions)
+
+    assert holds()
+    assert holds(rho2=np.inf) == differ
+    assert holds(r=4) == few
+    assert holds(mu=0.0) == not_pl
+
+
 def test_fedpaqs_conditions() -> None:
     B1 = 2 * 4 * (0.25 / 8 + 1 / 7 * 4 * 1.25)
     assert fedpaq_start(S) == pytest.approx(4 * 4 * (B1 / 0.25 + 1))

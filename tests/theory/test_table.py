@@ -14,7 +14,14 @@ from fedapp.theory.outcome import Finding
 TABLE = Path(__file__).parents[2] / "docs" / "theory.md"
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 ROUNDING = 1e-9  # measured values below it are zeros, but for rounding
-BRIEF = {"fedcet-32", "fedcet-44", "gradma-lemmas"}  # take less than a second
+BRIEF = {
+    "fedcet-32",
+    "fedcet-44",
+    "gradma-lemmas",
+    "fedcom-d8",
+    "fedcom-d9",
+    "fedcomgate-e6",
+}  # a second
 PLAYED = [
     pytest.param(name, marks=() if name in BRIEF else pytest.mark.slow)
     for name, theorem in THEOREMS.items()

@@ -1,8 +1,9 @@
 """FedCOM and FedCOMGATE: theorems D.4, D.7, D.9, E.4, E.6, E.9 and their corollaries.
 
-The equations are those of FedCOM's supplement. Where it slips, the weaker statement is checked: equation 73 has
-1 - 20 eta^2 L^2 tau^2 on its left side, which 62 leaves out; 88 has a term with eta^3 sigma^2, which 79 leaves out, and in
-which mu is that of the clients' own f_j. Theorems D.9 and E.9 run on f + phi/2 |w|^2, whose L is that of f and phi.
+The equations are those of FedCOM's supplement. Where it slips, what its proof gives is checked: equation 73 has
+1 - 20 eta^2 L^2 tau^2 on its left side, which 62 leaves out; in 62 the term 16 eta^3 L^2 tau^2 sigma^2/R lacks a factor L, which
+step 2 of 74 loses; 88 has a term with eta^3 sigma^2, which 79 leaves out, and in which mu is that of the clients' own f_j.
+Theorems D.9 and E.9 run on f + phi/2 |w|^2, whose L is that of f and phi.
 
 Seeds differ in their quadratics: each has a bound of its own, and the mean of the runs is compared with that of the bounds.
 G_q of assumption 5 is fixed by what quantization costs in a run's first rounds, E|mean Q(x_j) - mean x_j|^2, which exceeds
@@ -91,7 +92,7 @@ def equation_62(s: Setting, gap: float, own: Own, G_q: float, R: Values) -> Valu
         10 * step**2 * s.L**2 * s.tau**2 * server**2 * (s.q + 1) * (s.tau * s.sigma2 / s.n + G_q)
     )
     bound += 32 * step * s.L * s.tau * own.gap / R
-    bound += 16 * step**2 * s.eta * s.tau**2 * s.sigma2 / R
+    bound += 16 * step**3 * s.tau**2 * s.sigma2 / R
     bound += 32 * step**2 * s.L * s.tau**2 * gap / R
     bound += server * s.L / s.tau * G_q
     return bound / (1 - 20 * step**2 * s.tau**2)

@@ -2,8 +2,9 @@
 
 The tables hide constants; those of the theorems are used: 2 kappa (1 + q/m) log(1/eps) rounds of FedCOM (corollary D.8),
 6 kappa (q + 1) log(1/eps) of FedCOMGATE (E.8), max(2 (1 + q), kappa (1 + 6 q/m)) log(kappa/eps) of DIANA, whose theorem is
-for |x - x*|^2; VR-DIANA's has 2/p more, p the probability of a new snapshot. Gradients are exact, except VR-DIANA's, whose
-correction takes the noise out; with exact ones VR-DIANA is DIANA. Only the columns "strongly convex" and R are checked.
+for |x - x*|^2 plus a term for the shifts, which is left out. VR-DIANA has DIANA's step size, and 2/p rounds more, p the
+probability of a new snapshot. Gradients are exact, except VR-DIANA's, whose correction takes the noise out: so here it is DIANA,
+and its own theorem is not checked. Only the columns "strongly convex" and R are checked.
 """
 
 from collections.abc import Sequence
