@@ -96,7 +96,7 @@ def constants_of(config: RunConfig) -> Constants:
         return Constants(s, False, "a bound", mu_is, sampled, sampled, measured, beyond, notes)
     steep = clients[:STEEP_CLIENTS]
     L = max(_steepness(problem, config, client, x) for client in steep) + config.weight_decay
-    how = f"estimate at the start, {len(steep)} clients, {ITERATIONS} power iterations"
+    how = f"at least, at the start: {len(steep)} of {config.num_clients} clients, {ITERATIONS} power iterations"
     s = replace(s, L=L, mu=0.0)
     mu_is = "not assumed for networks"
     return Constants(s, False, how, mu_is, sampled, sampled, measured, beyond, notes)
