@@ -206,6 +206,7 @@ def certificate(config: RunConfig) -> dict[str, Any]:
     known = constants_of(config)
     s = known.setting
     keys = _keys(config)
+    notes = known.notes + _other_gains(s)
     theorems = [
         _verdict(h, s, known.beyond, keys) for h in HYPOTHESES if config.algorithm in h.algorithms
     ]
@@ -228,9 +229,20 @@ def certificate(config: RunConfig) -> dict[str, Any]:
             "q": [_number(s.q), q_is if s.q else "no compression"],
         },
         "run": run,
-        "notes": known.notes,
+        "notes": notes,
         "theorems": theorems,
     }
+
+
+def _other_gains(s: Setting) -> list[str]:
+    """Return what FedCET's lr may be if c is not fixed: with a fixed c no lr may be small enough."""
+    if not s.c:
+        return []
+    limits = {
+        h.name: largest(h, replace(s, c=0.0), "lr") for h in HYPOTHESES if "fedcet" in h.algorithms
+    }
+    told = ", ".join(f"{name}: {_limit(limit)}" for name, limit in limits.items())
+    return [f"with fedcet.c = 0, which is chosen for lr, lr may be as large as ({told})."]
 
 
 def _keys(config: RunConfig) -> list[str]:

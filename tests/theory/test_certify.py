@@ -532,3 +532,12 @@ def test_q_is_measured_on_the_mean_gradient() -> None:
     squares = np.sort(gradient**2)
     measured = constants_of(config).measured_q
     assert measured == pytest.approx(squares[:-2].sum() / squares.sum(), rel=1e-3)
+
+
+def test_with_a_fixed_c_the_lr_of_a_chosen_one_is_told() -> None:
+    """c = 0.2 is so small that no lr is admissible; with c = 0 alpha L is at most 0.0343 and 0.0213."""
+    found = certificate(parse_run_config(CET | {"lr": 0.3, "fedcet.c": 0.2}))
+    assert found["theorems"][0]["largest"]["lr"] is None
+    (note,) = found["notes"]
+    assert "theorem 1: 0.03434, FedCET, theorem 2: 0.0213)" in note
+    assert not certificate(parse_run_config(CET | {"lr": 0.3}))["notes"]
