@@ -267,8 +267,8 @@ def certify(
 ) -> None:
     """Say which of the papers' theorems covers a run: constants of its problem, and which inequality fails by what factor.
 
-    Constants are exact for quadratics, and estimates otherwise. The largest lr, server-lr and tau that a theorem admits
-    are those with the other keys as they are.
+    Constants are exact for quadratics, and estimates otherwise. The largest lr, server-lr, tau and c that a theorem
+    admits are those with the other keys as they are.
     """
     from fedapp.theory.certify import as_json as in_json
     from fedapp.theory.certify import as_text, certificate

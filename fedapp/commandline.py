@@ -44,7 +44,9 @@ def read_overrides(presets: Sequence[Path], assignments: Sequence[str]) -> dict[
     for preset in presets:
         table = read_toml(preset)
         if "sweep" in table or "include" in table:
-            raise ConfigError(f"{preset} is a sweep: run it with `fedapp run`.")
+            raise ConfigError(
+                f"{preset} is a sweep: run it with `fedapp run`; this command takes one run's keys."
+            )
         values |= flat_keys(preset, table)
     for assignment in assignments:
         parsed = read_assignments(assignment, _text_keys())

@@ -44,6 +44,7 @@ class Constants:
     """What is known of a run's problem, and how."""
 
     setting: Setting
+    exact: bool  # not estimated, nor sampled
     L_is: str
     mu_is: str
     noise_is: str
@@ -77,9 +78,13 @@ def constants_of(config: RunConfig) -> Constants:
             if isfinite(s.rho2)
             else f"unbounded: Hessians differ; {spread:.3g} at the start"
         )
-        return Constants(s, "exact", "exact", "exact", bounded, measured, beyond, notes)
+        return Constants(s, True, "exact", "exact", "exact", bounded, measured, beyond, notes)
     noise = max(_noise(problem, config, client, x) for client in clients)
     s = replace(s, sigma2=noise, rho2=spread)
+    if noise:
+        notes.append(
+            "a client draws its mini-batches without replacement; to the theorems each is an independent draw."
+        )
     sampled = f"estimate at the start, {len(clients)} clients"
     if isinstance(problem, LinearERM):
         decay = problem.decay + config.weight_decay
@@ -88,12 +93,13 @@ def constants_of(config: RunConfig) -> Constants:
             s, L=SMOOTHNESS[config.model] + decay, mu=mu, own_mu=mu if problem.convex else -inf
         )
         mu_is = "a bound" if problem.convex else "not convex"
-        return Constants(s, "a bound", mu_is, sampled, sampled, measured, beyond, notes)
+        return Constants(s, False, "a bound", mu_is, sampled, sampled, measured, beyond, notes)
     steep = clients[:STEEP_CLIENTS]
     L = max(_steepness(problem, config, client, x) for client in steep) + config.weight_decay
-    how = f"estimate at the start, {len(steep)} clients, {ITERATIONS} power iterations"
+    how = f"at least, at the start: {len(steep)} of {config.num_clients} clients, {ITERATIONS} power iterations"
     s = replace(s, L=L, mu=0.0)
-    return Constants(s, how, "not assumed for networks", sampled, sampled, measured, beyond, notes)
+    mu_is = "not assumed for networks"
+    return Constants(s, False, how, mu_is, sampled, sampled, measured, beyond, notes)
 
 
 def _some(count: int, most: int, seed: int) -> list[int]:
@@ -200,33 +206,55 @@ def certificate(config: RunConfig) -> dict[str, Any]:
     """Return what is known, and of each theorem on the algorithm whether it applies, and what would make it."""
     known = constants_of(config)
     s = known.setting
+    keys = _keys(config)
+    notes = known.notes + _other_gains(s)
     theorems = [
-        _verdict(h, s, known.beyond) for h in HYPOTHESES if config.algorithm in h.algorithms
+        _verdict(h, s, known.beyond, keys) for h in HYPOTHESES if config.algorithm in h.algorithms
     ]
+    q_is = f"the compressor's bound; {known.measured_q:.2g} on the first gradient"
+    run = {"clients": s.n, "clients-per-round": s.r, "tau": s.tau, "lr": s.eta}
+    if "server-lr" in keys:
+        run["server-lr"] = s.gamma
+    if "fedcet.c" in keys:
+        run["fedcet.c"] = s.xi / s.eta
     return {
         "algorithm": config.algorithm,
         "problem": kind_of(config).name,
+        "exact": known.exact,
         "constants": {
             "L": [_number(s.L), known.L_is],
             "mu": [_number(s.mu), known.mu_is],
             "mu of each f_i": [max(s.own_mu, 0.0), known.mu_is],
             "sigma^2": [_number(s.sigma2), known.noise_is],
             "heterogeneity": [_number(s.rho2), known.spread_is],
-            "q": [
-                _number(s.q),
-                f"the compressor's bound; {known.measured_q:.2g} on the first gradient",
-            ],
+            "q": [_number(s.q), q_is if s.q else "no compression"],
         },
-        "run": {
-            "clients": s.n,
-            "clients-per-round": s.r,
-            "tau": s.tau,
-            "lr": s.eta,
-            "server-lr": s.gamma,
-        },
-        "notes": known.notes,
+        "run": run,
+        "notes": notes,
         "theorems": theorems,
     }
+
+
+def _other_gains(s: Setting) -> list[str]:
+    """Return what FedCET's lr may be if c is not fixed: with a fixed c no lr may be small enough."""
+    if not s.c:
+        return []
+    limits = {
+        h.name: largest(h, replace(s, c=0.0), "lr") for h in HYPOTHESES if "fedcet" in h.algorithms
+    }
+    told = ", ".join(f"{name}: {_limit(limit)}" for name, limit in limits.items())
+    return [f"with fedcet.c = 0, which is chosen for lr, lr may be as large as ({told})."]
+
+
+def _keys(config: RunConfig) -> list[str]:
+    """Return the keys of step sizes that the algorithm has."""
+    needs = find_algorithm(config.algorithm).needs
+    missing = {
+        "server-lr": needs.no_server_lr,
+        "tau": needs.one_local_step,
+        "fedcet.c": config.algorithm != "fedcet",
+    }
+    return [key for key in NAMES if not missing.get(key)]
 
 
 def _number(value: float) -> float | None:
@@ -234,7 +262,9 @@ def _number(value: float) -> float | None:
     return float(value) if isfinite(value) else None
 
 
-def _verdict(hypotheses: Hypotheses, s: Setting, beyond: list[str]) -> dict[str, Any]:
+def _verdict(
+    hypotheses: Hypotheses, s: Setting, beyond: list[str], keys: list[str]
+) -> dict[str, Any]:
     conditions = hypotheses.conditions(s)
     if beyond:
         text = f"the algorithm as the paper has it: without {', '.join(beyond)}"
@@ -253,7 +283,7 @@ def _verdict(hypotheses: Hypotheses, s: Setting, beyond: list[str]) -> dict[str,
             }
             for c in conditions
         ],
-        "largest": {key: _shown(largest(hypotheses, s, key)) for key in NAMES},
+        "largest": {key: _shown(largest(hypotheses, s, key)) for key in keys},
     }
 
 
@@ -270,9 +300,10 @@ def as_text(found: dict[str, Any]) -> str:
     lines += [f"Note: {note}" for note in found["notes"]]
     if not found["theorems"]:
         lines.append(f"No theorem of the papers here is about {found['algorithm']}.")
+    applies = "applies" if found["exact"] else "applies if these estimates are right"
     for theorem in found["theorems"]:
         failed = [c for c in theorem["conditions"] if not c["holds"]]
-        verdict = "applies" if theorem["applies"] else "does not apply"
+        verdict = applies if theorem["applies"] else "does not apply"
         lines.append(f"\n{theorem['name']} {verdict}: {theorem['concludes']}")
         for c in failed:
             lines.append(f"  fails  {c['text']}" + _by(c))
@@ -288,14 +319,17 @@ def as_text(found: dict[str, Any]) -> str:
 
 
 def _by(condition: dict[str, Any]) -> str:
-    value = condition["value"]
-    if value is None or condition["limit"] == 0:
+    value, limit, factor = condition["value"], condition["limit"], condition["factor"]
+    if value is None or limit == 0:
         return "" if value in (None, 1.0) else f": {value:.3g}"
-    return f": {value:.3g}, {condition['factor']:.3g} times too large"
+    if limit < 1e-3:  # an equality, and its tolerance
+        return f": {value:.3g}"
+    shown = ": " if limit == 1 else f": {value:.3g}, "
+    return f"{shown}{factor:.{3 if factor > 1.01 else 9}g} times too large"
 
 
 def _limit(value: float | str | None) -> str:
-    return "none" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+    return "(no value)" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
 def as_json(found: dict[str, Any]) -> str:

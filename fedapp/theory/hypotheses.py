@@ -370,11 +370,13 @@ class Hypotheses:
         return all(condition.holds for condition in self.conditions(setting))
 
 
+# One rule: the mean of Q(y_i - x), of Q((x - y_i)/lr), or of what any compressor makes of x - y_i, times server-lr.
+PLAIN = ("fedpaq", "qsgd", "fedcom", "fedavg")
 HYPOTHESES = (
-    Hypotheses("FedPAQ, theorem 1", ("fedpaq", "qsgd", "fedavg"), fedpaq_1, "|x - x*|^2 = O(tau/T)"),
-    Hypotheses("FedPAQ, theorem 2", ("fedpaq", "qsgd", "fedavg"), fedpaq_2, "mean |grad f|^2 below eq. 84"),
-    Hypotheses("FedCOM, theorem D.4", ("fedcom", "fedavg"), fedcom, "mean |grad f|^2 below eq. 22"),
-    Hypotheses("FedCOM, theorem D.7", ("fedcom", "fedavg"), fedcom_pl, "f - f* linear to a floor, eq. 38"),
+    Hypotheses("FedPAQ, theorem 1", PLAIN, fedpaq_1, "|x - x*|^2 = O(tau/T)"),
+    Hypotheses("FedPAQ, theorem 2", PLAIN, fedpaq_2, "mean |grad f|^2 below eq. 84"),
+    Hypotheses("FedCOM, theorem D.4", PLAIN, fedcom, "mean |grad f|^2 below eq. 22"),
+    Hypotheses("FedCOM, theorem D.7", PLAIN, fedcom_pl, "f - f* linear to a floor, eq. 38"),
     Hypotheses("FedCOMGATE, theorem E.4", ("fedcomgate", "fedgate"), fedcomgate, "mean |grad f|^2 below eq. 62, if G_q is finite"),
     Hypotheses("FedCOMGATE, theorem E.6", ("fedcomgate", "fedgate"), fedcomgate_pl, "f - f* linear to a floor, eq. 79, if G_q is finite"),
     Hypotheses("FedCET, theorem 1", ("fedcet",), fedcet_1, "mean |grad f|^2 below eq. 32"),
@@ -385,11 +387,11 @@ HYPOTHESES = (
 )  # fmt: skip
 
 
-NAMES = {"lr": "eta", "server-lr": "gamma", "tau": "tau"}
+NAMES = {"lr": "eta", "server-lr": "gamma", "tau": "tau", "fedcet.c": "c"}
 
 
 def largest(hypotheses: Hypotheses, setting: Setting, key: str) -> float | None:
-    """Return the largest lr, server-lr or tau that meets the conditions on step sizes, to four digits.
+    """Return the largest lr, server-lr, tau or c that meets the conditions on step sizes, to four digits.
 
     The others stay as they are. None: none is admissible. Infinite: there is no upper limit. A larger value can repair
     what a smaller one violates (k_0 falls with tau; FedCET's alpha L sqrt(B_2) falls and grows with lr if c is given), so
@@ -423,9 +425,10 @@ def largest(hypotheses: Hypotheses, setting: Setting, key: str) -> float | None:
 
 
 def _tried(s: Setting, key: str) -> list[float]:
-    """Return values of all orders of magnitude, and those that equalities ask for: lr = 4/mu, server-lr = 1."""
+    """Return values of all orders of magnitude, the run's own, and what equalities ask for: lr = 4/mu, server-lr = 1."""
     if key == "tau":
         return sorted({s.tau, *(round(LARGEST_TAU ** (i / 48)) for i in range(49))})
     values = {10 ** (i / 4) for i in range(-48, 49)}
+    own = s.xi / s.eta if key == "fedcet.c" else getattr(s, NAMES[key])
     exact = {"lr": 4 / s.mu if s.mu > 0 else s.eta, "server-lr": 1.0}
-    return sorted(values | {getattr(s, NAMES[key]), exact[key]})
+    return sorted(values | {own, exact.get(key, own)})

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from math import inf, sqrt
 
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
+from fedapp.problems.erm import LinearERM
 from fedapp.tables import Value
-from fedapp.theory.certify import _steepness, as_text, certificate
+from fedapp.theory.certify import _steepness, as_text, certificate, constants_of
 from fedapp.theory.constants import exact_setting
 from fedapp.theory.hypotheses import (
     HYPOTHESES,
@@ -229,6 +231,17 @@ def test_theorems_hold_only_for_the_messages_that_they_are_about(theorem: Hypoth
         assert not theorem.hold(replace(within, gamma=0.25))
 
 
+@pytest.mark.parametrize("theorem", HYPOTHESES, ids=lambda h: h.name)
+def test_which_theorems_allow_some_clients_to_be_away(theorem: Hypotheses) -> None:
+    within = Setting(
+        L=1, mu=0.1, sigma2=0, rho2=0, q=0, n=8, r=4, tau=2, eta=1e-6, rounds=10**6, own_mu=0.1
+    )  # fmt: skip
+    if theorem.conditions is fedpaq_1:
+        within = replace(within, eta=40.0, inverse=True)
+    assert theorem.hold(within) == theorem.name.startswith(("FedPAQ", "GradMA", "FedBCGD"))
+    assert theorem.hold(replace(within, r=8))
+
+
 OWN: dict[str, Value] = {"lr": 1e-3, "local-steps": 2, "clients-per-round": 4, "fedbcgd.blocks": 2}
 SHARED: dict[str, Value] = {"quadratic.hessians": "shared"}
 CONVEX, STRONGLY = "every f_i is convex", "every f_i is strongly convex"
@@ -410,3 +423,122 @@ def test_fedpaqs_theorem_1_has_no_warm_up() -> None:
 def test_an_algorithm_without_a_theorem_is_told_so() -> None:
     found = certificate(parse_run_config(QUADRATIC | {"algorithm": "scaffold"}))
     assert found["theorems"] == []
+
+
+CET: dict[str, Value] = QUADRATIC | {"algorithm": "fedcet", "local-steps": 1}
+
+
+def test_keys_that_an_algorithm_does_not_have_have_no_largest_value() -> None:
+    for algorithm, keys in {
+        "fedcet": {"lr", "tau", "fedcet.c"},
+        "fedbcgd": {"lr", "tau"},
+        "qsgd": {"lr", "server-lr"},
+        "fedcom": {"lr", "server-lr", "tau"},
+    }.items():
+        one = certificate(parse_run_config(CET | {"algorithm": algorithm}))
+        assert {key for theorem in one["theorems"] for key in theorem["largest"]} == keys
+        assert ("server-lr" in one["run"]) == ("server-lr" in keys)
+
+
+@pytest.mark.parametrize("c", [0.0, 3.0])
+def test_fedcets_c_and_its_bound(c: float) -> None:
+    found = certificate(parse_run_config(CET | {"lr": 0.02, "fedcet.c": c}))
+    assert found["run"]["fedcet.c"] == pytest.approx(c or 0.9 * 25)
+    theorem, noisy = found["theorems"]
+    assert theorem["largest"]["fedcet.c"] == pytest.approx(25, rel=1e-3)  # 2/((1 + 3) 0.02)
+    assert noisy["largest"]["fedcet.c"] == pytest.approx(25, rel=1e-3)
+    assert "fedcet.c 25" in as_text(found)
+
+
+def test_where_nine_tenths_of_the_bound_are_too_little_a_larger_c_is_found() -> None:
+    """tau = 1: alpha L is at most 0.0343 with nine tenths of the bound, and 0.0437 with all of it."""
+    (hypotheses,) = [one for one in HYPOTHESES if one.name == "FedCET, theorem 1"]
+    for alpha, found in ((0.0434, 2 / 4 / 0.0434), (0.0438, None)):
+        s = replace(ONE, tau=1, eta=alpha)
+        assert not hypotheses.hold(s)
+        assert largest(hypotheses, s, "fedcet.c") == (found and pytest.approx(found, rel=1e-3))
+
+
+def test_a_factor_is_not_rounded_to_one() -> None:
+    most = certificate(parse_run_config(CET))["theorems"][0]["largest"]["lr"]
+    told = as_text(certificate(parse_run_config(CET | {"lr": 1.0005 * most})))
+    assert re.search(r"sqrt\(5 B_2\) <= 1: 1\.000[45]\d* times too large", told)
+
+
+def test_estimates_are_no_proof() -> None:
+    keys: dict[str, Value] = {"algorithm": "fedcet", "clients-per-round": 20, "lr": 1e-7}
+    assert "theorem 2 applies if these estimates are right" in (
+        as_text(certificate(parse_run_config(keys)))
+    )
+    assert "theorem 2 applies: " in as_text(certificate(parse_run_config(CET | {"lr": 0.01})))
+
+
+ERM: dict[str, Value] = {
+    "algorithm": "fedcom", "model": "logistic", "num-clients": 4, "clients-per-round": 4,
+    "dtype": "float64", "samples-per-client": 8, "batch-size": 1,
+}  # fmt: skip
+
+
+def test_the_sampled_constants_are_those_of_the_samples() -> None:
+    """Eight batches of one of eight samples are all samples, so that sigma^2 is exact."""
+    config = parse_run_config(ERM)
+    problem = make_problem(config)
+    assert isinstance(problem, LinearERM)
+    x = torch.zeros(64, dtype=torch.float64)
+    gradients = torch.stack([problem.objective(client).full_gradient(x) for client in range(4)])
+    each = []
+    for client in range(4):
+        rows, signs = (
+            problem.rows[problem.partition[client]],
+            problem.signs[problem.partition[client]],
+        )
+        samples = -signs[:, None] * rows / 2
+        assert torch.allclose(samples.mean(0), gradients[client])
+        each.append(float((samples - samples.mean(0)).square().sum(1).mean()))
+    found = certificate(config)["constants"]
+    assert found["sigma^2"][0] == pytest.approx(max(each))
+    assert max(each) > 1.05 * min(each)
+    spread = (gradients - gradients.mean(0)).square().sum(1).mean()
+    assert found["heterogeneity"][0] == pytest.approx(float(spread))
+
+
+def test_a_risk_that_is_not_convex_has_no_mu() -> None:
+    found = certificate(parse_run_config(ERM | {"model": "sigmoid-erm"}))["constants"]
+    assert found["mu"] == [0.0, "not convex"]
+
+
+def test_the_steepest_client_and_weight_decay_count_in_a_network() -> None:
+    keys: dict[str, Value] = {"num-clients": 3, "clients-per-round": 3, "model": "mlp-8"}
+    config = parse_run_config(keys)
+    problem = make_problem(config)
+    torch.manual_seed(0)
+    x = torch.tensor(problem.initial()[0])
+    steep = [_steepness(problem, config, client, x) for client in range(3)]
+    assert pytest.approx(max(steep), rel=1e-3) == constants_of(config).setting.L
+    assert max(steep) > 1.05 * min(steep)
+    decayed = constants_of(parse_run_config(keys | {"weight-decay": 2.0})).setting.L
+    assert decayed == pytest.approx(max(steep) + 2, rel=1e-3)
+
+
+def test_q_is_measured_on_the_mean_gradient() -> None:
+    """Top-k leaves out all but the largest."""
+    keys: dict[str, Value] = {
+        "compressor": "topk",
+        "topk.ratio": 0.25,
+        "quadratic.hessians": "shared",
+    }
+    config = parse_run_config(QUADRATIC | keys)
+    problem = quadratic_of(config)
+    gradient = np.einsum("cij,cj->i", problem.A.numpy(), problem.b.numpy())
+    squares = np.sort(gradient**2)
+    measured = constants_of(config).measured_q
+    assert measured == pytest.approx(squares[:-2].sum() / squares.sum(), rel=1e-3)
+
+
+def test_with_a_fixed_c_the_lr_of_a_chosen_one_is_told() -> None:
+    """c = 0.2 is so small that no lr is admissible; with c = 0 alpha L is at most 0.0343 and 0.0213."""
+    found = certificate(parse_run_config(CET | {"lr": 0.3, "fedcet.c": 0.2}))
+    assert found["theorems"][0]["largest"]["lr"] is None
+    (note,) = found["notes"]
+    assert "theorem 1: 0.03434, FedCET, theorem 2: 0.0213)" in note
+    assert not certificate(parse_run_config(CET | {"lr": 0.3}))["notes"]
