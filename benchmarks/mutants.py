@@ -36,7 +36,9 @@ def rules(names: str, *more: str) -> tuple[str, ...]:
 
 def theory(names: str) -> tuple[str, ...]:
     """Return the quick tests of the theorems: constants and conditions by hand, and the bounds."""
-    files = (f"tests/theory/test_{name}.py" for name in ("constants", "fedcet", "certify", "within"))
+    files = (
+        f"tests/theory/test_{name}.py" for name in ("constants", "fedcet", "certify", "within")
+    )
     return (*files, *QUICK, "-k", f"({names}) and not words")
 
 
