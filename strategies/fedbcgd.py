@@ -1,7 +1,8 @@
 """FedBCGD and FedBCGD+: clients train all parameters and upload one block of them, and the shared one.
 
 Liu et al., FedBCGD: Communication-Efficient Accelerated Block Coordinate Gradient Descent for Federated Learning,
-2024: algorithms 1 and 2 of its supplement, with the misprints of lines 13, 23 to 25 and 29 settled.
+2024: FedBCGD+ is algorithm 1 of its supplement, with the misprints of lines 13, 23 to 25 and 29 settled; FedBCGD, which the
+supplement does not print, is the same without control variates (equations 8, 42 and 43).
 
 FedBCGD. Down: x. Up: of u_i = x - y_i the client's block and the shared one. Server state: v. No client state.
 

@@ -95,8 +95,11 @@ def test_fedbcgd_has_the_settings_of_section_6_4(file: str) -> None:
             "lr-schedule": "exponential",
             "lr-decay": 0.998,
             "weight-decay": 0.001,
+            "clip-gradient": 10.0,
+            "fedbcgd.blocks": 5,
         },
     )
+    assert 0.01 in values(file, "server-lr", "fedadam"), "cifar10-slice.toml chooses it"
     momenta = {0.4, 0.5, 0.6, 0.7, 0.8, 0.9}
     assert values(file, "lr") == {0.01, 0.03, 0.05, 0.1, 0.2, 0.3}
     assert values(file, "fedavgm.beta1", "fedavgm") == momenta

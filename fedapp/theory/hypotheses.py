@@ -321,6 +321,15 @@ def _even_groups(s: Setting) -> Condition:
     return Condition(text, float(s.r % s.blocks), 0.0)
 
 
+def _no_momentum(s: Setting) -> Condition:
+    """Return that z = x.
+
+    Both proofs bound |y - z| by lemmas 5 and 13, whose local steps start at z; clients start at x. With momentum the bounds
+    can fail: `fedapp theory fedbcgd-51`.
+    """
+    return Condition("z = x, as in both proofs: fedbcgd.momentum = 0", s.beta1, 0.0)
+
+
 def fedbcgd(s: Setting) -> Conditions:
     """Theorem 1, convex (strongly or not), as its proof needs it: equations 34 and 51."""
     beta, T, K = s.L, s.tau, s.per_block
@@ -332,6 +341,7 @@ def fedbcgd(s: Setting) -> Conditions:
         Condition("eta~ = alpha eta T/4 <= 1/(8 beta)", s.effective_1 * 8 * beta),
         Condition("eq. 34: 2 T (T-1) eta^2 beta^2 <= 1", drift),
         Condition("eq. 51: what the bracket loses is at most 3/4 of alpha eta T", lost, 0.75),
+        _no_momentum(s),
         convex(s),
         bounded(s),
         _even_groups(s),
@@ -341,13 +351,19 @@ def fedbcgd(s: Setting) -> Conditions:
 
 
 def fedbcgd_plus(s: Setting) -> Conditions:
-    """Theorem 2, strongly convex: lemma 15, with the eta~ of its proof."""
+    """Theorem 2, strongly convex: lemma 15, with the eta~ of its proof.
+
+    Equation 101 prints 54 eta~; the term comes from equation 96, which has 54 beta eta~.
+    """
     eta = s.effective_2
     lag = max(s.own_mu, 0.0) * s.n / s.per_block
     return [
         Condition("eta~ = alpha eta T <= 1/(81 beta)", eta * 81 * s.L),
         Condition("eta~ <= K/(15 mu M)", eta * 15 * lag),
-        Condition("eq. 101: 9 mu eta~ M/(2K) + 54 eta~ <= 1", 4.5 * lag * eta + 54 * eta),
+        Condition(
+            "eq. 101: 9 mu eta~ M/(2K) + 54 beta eta~ <= 1", 4.5 * lag * eta + 54 * s.L * eta
+        ),
+        _no_momentum(s),
         strongly_convex(s),
         Condition("eq. 72: c = mean c_i (fedbcgd.control)", 0.0 if s.averaged else 1.0, 0.0),
         _even_groups(s),

@@ -69,6 +69,8 @@ def for_theorem(theorem: Hypotheses, s: Setting, key: str) -> Setting:
         s = replace(s, gamma=s.gamma if key == "server-lr" else 1.0)
     if theorem.conditions is fedpaq_1:
         s = replace(s, eta=s.eta if key == "lr" else 4 / s.mu, inverse=True, rounds=20_000)
+    if theorem.name.startswith("FedBCGD"):
+        s = replace(s, beta1=0.0)
     return s if compresses(theorem) else replace(s, q=0.0)
 
 
@@ -242,11 +244,18 @@ def test_which_theorems_allow_some_clients_to_be_away(theorem: Hypotheses) -> No
     assert theorem.hold(replace(within, r=8))
 
 
-OWN: dict[str, Value] = {"lr": 1e-3, "local-steps": 2, "clients-per-round": 4, "fedbcgd.blocks": 2}
+OWN: dict[str, Value] = {
+    "lr": 1e-3,
+    "local-steps": 2,
+    "clients-per-round": 4,
+    "fedbcgd.blocks": 2,
+    "fedbcgd.momentum": 0.0,
+}
 SHARED: dict[str, Value] = {"quadratic.hessians": "shared"}
 CONVEX, STRONGLY = "every f_i is convex", "every f_i is strongly convex"
 BOUNDED = "bounded heterogeneity: mean |grad f_i - grad f|^2 < infinity"
 MEAN = "eq. 72: c = mean c_i (fedbcgd.control)"
+STILL = "z = x, as in both proofs: fedbcgd.momentum = 0"
 
 
 def failing(keys: dict[str, Value], theorem: int = 0) -> set[str]:
@@ -286,6 +295,13 @@ def test_fedbcgds_theorem_2_needs_strongly_convex_clients(dtype: str) -> None:
 @pytest.mark.parametrize("control", ["printed", "equation-71", "scaled"])
 def test_fedbcgds_theorem_2_needs_c_to_be_the_mean(control: str) -> None:
     assert failing(on_quadratics("fedbcgd-plus") | {"fedbcgd.control": control}) == {MEAN}
+
+
+def test_fedbcgds_theorems_need_z_to_be_x() -> None:
+    """Lemmas 5 and 13 start local steps at z; with momentum 0.99 equation 51 fails (`fedapp theory fedbcgd-51`)."""
+    heavy: dict[str, Value] = {"fedbcgd.momentum": 0.1}
+    assert failing(on_quadratics("fedbcgd") | SHARED | heavy) == {STILL}
+    assert failing(on_quadratics("fedbcgd-plus") | heavy) == {STILL}
 
 
 def test_fedbcgds_theorems_need_equal_groups() -> None:

@@ -83,7 +83,7 @@ def test_fedbcgds_step_sizes() -> None:
 
 def test_fedbcgd_pluss_step_sizes() -> None:
     eta = 2 * 0.01 * 3  # eta~ = alpha eta T in the proof; mu M/K = 0.25 * 8/2
-    eq_101 = 9 / 2 * 1.0 * eta + 54 * eta
+    eq_101 = 9 / 2 * 1.0 * eta + 54 * 2 * eta  # with the beta of equation 96
     expected = [81 * 2 * eta, 15 * 1.0 * eta, eq_101]
     assert values(hypotheses.fedbcgd_plus(S), 3) == pytest.approx(expected)
     assert [condition.limit for condition in hypotheses.fedbcgd_plus(S)[:3]] == [1, 1, 1]
@@ -100,12 +100,15 @@ def test_fedbcgds_equation_51(monkeypatch: Patch) -> None:
     trail = {name: np.array([7.0, 1.0]) for name in ("f_z", "z", "off", "drift", "slopes")}
     monkeypatch.setattr(fedbcgd, "exact_setting", lambda config: S)
     monkeypatch.setattr(fedbcgd, "_several", lambda configs: trail)
+    several = {"none": [None], "half": [None], "most": [None]}
+    monkeypatch.setattr(fedbcgd, "points_of", lambda configs, preset: several)
     bounds = recorded(monkeypatch, fedbcgd)
-    (curve, _) = fedbcgd.fedbcgd_51([None]).panels[0].curves  # type: ignore[list-item]
+    (curve, *_) = fedbcgd.fedbcgd_51([]).panels[0].curves
     w = 1 / (1 - 0.25 * eta)
     assert curve.y == pytest.approx([7.0, (7 * w + w**2) / (w + w**2)])
     sums = [7 / (eta * w) + noise, 7 / (eta * (w + w**2)) + noise]
     assert bounds["weighted mean of f(z) - f* below equation 51"] == pytest.approx(sums)
+    assert bounds["equation 51 with lambda = 0.5"] == pytest.approx(sums)
     # Lemma 5, of the four clients of a round: 6 T^3 eta^2 sum |grad f_i|^2 + 3 M T^2 eta^2 sigma^2.
     drift = [6 * 27 * 1e-4 * slopes + 3 * 4 * 9 * 1e-4 * 3 for slopes in (7, 1)]
     assert bounds["lemma 5: drift"] == pytest.approx(drift)

@@ -280,6 +280,28 @@ def blocks_step_twice(patch: Patch) -> None:
     patch.setattr(FedBCGD, "aggregate", twice)
 
 
+def momentum_adds_up(patch: Patch) -> None:
+    """FedBCGD's server never forgets."""
+    aggregate = FedBCGD.aggregate
+
+    def forever(self: FedBCGD, updates: Sequence[Update]) -> None:
+        self.options = self.options.model_copy(update={"momentum": 2 * self.options.momentum})
+        aggregate(self, updates)
+
+    patch.setattr(FedBCGD, "aggregate", forever)
+
+
+def momentum_is_off(patch: Patch) -> None:
+    """FedBCGD's server has no momentum, so that x is z."""
+    aggregate = FedBCGD.aggregate
+
+    def plain(self: FedBCGD, updates: Sequence[Update]) -> None:
+        self.v = 0 * self.v
+        aggregate(self, updates)
+
+    patch.setattr(FedBCGD, "aggregate", plain)
+
+
 def eager_blocks(patch: Patch) -> None:
     """FedBCGD's clients take steps ten times as long."""
     gradient = Client.gradient
@@ -444,6 +466,8 @@ MISTAKES: dict[str, list[tuple[Mistake, set[int]]]] = {
         (blocks_ascend, {1}),
         (blocks_step_twice, {2}),
         (eager_blocks, {3}),
+        (momentum_adds_up, {4}),
+        (momentum_is_off, {5}),
     ],
     "fedbcgd-102": [
         (steeper, {0}),
