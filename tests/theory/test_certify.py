@@ -295,6 +295,29 @@ def test_gradmas_lemma_needs_bounded_heterogeneity() -> None:
     assert failing(on_quadratics("gradma")) == {BOUNDED}
 
 
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"quadratic.noise": 0.1}, "full gradients: sigma^2 = 0"),
+        ({"lr-schedule": "inverse"}, "the same lr in every round (lr-schedule, warmup-rounds)"),
+        ({"compressor": "qsgd"}, "no compression: q = 0"),
+    ],
+)
+def test_gradmas_lemma_is_about_full_gradients_one_step_size_and_no_compression(
+    keys: dict[str, Value], text: str
+) -> None:
+    assert failing(on_quadratics("gradma") | SHARED | keys) == {text}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "beta1"), [("gradma", 0.3), ("gradma-s", 0.3), ("gradma-w", 0)]
+)
+def test_gradmas_momentum_is_its_server_s(algorithm: str, beta1: float) -> None:
+    """GradMA-W's server is FedAvg's, whatever gradma.beta1 says."""
+    s = exact_setting(parse_run_config(on_quadratics(algorithm) | {"gradma.beta1": 0.3}))
+    assert s.beta1 == beta1
+
+
 @pytest.mark.parametrize("algorithm", ["gradma", "gradma-s"])
 def test_a_run_with_a_memory_of_more_vectors_than_parameters_is_not_certified(
     algorithm: str,
