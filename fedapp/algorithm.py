@@ -119,6 +119,10 @@ def _nothing_to_check(config: RunConfig) -> None:
     """Accept every config."""
 
 
+def _any_size(config: RunConfig, size: int) -> None:
+    """Accept every model."""
+
+
 def _nothing_to_note(config: RunConfig, layout: Layout) -> list[str]:
     """Return no notes."""
     return []
@@ -162,8 +166,8 @@ class Algorithm:
     do not need it, and torch, which takes seconds to import, comes with it.
     `compressor` is what clients use unless the config names another. `table` is the table of its options; variants
     such as gradma-w share one, and `unread` are the keys in it that this variant ignores. `check` raises ConfigError if
-    options do not fit the config. `notes` are told before the first round, and so is `advice` about a compressor, for a
-    model of some size. `damping` is what such errors of the compressor are multiplied by that the method feeds back.
+    options do not fit the config, and `fits` if they do not fit a model of some size. `notes` are told before the first
+    round, and so is `advice` about a compressor, for a model of some size. `damping` is what such errors of the compressor are multiplied by that the method feeds back.
     """
 
     name: str
@@ -177,6 +181,7 @@ class Algorithm:
     table: str = ""
     unread: tuple[str, ...] = ()
     check: Callable[[RunConfig], None] = _nothing_to_check
+    fits: Callable[[RunConfig, int], None] = _any_size
     notes: Callable[[RunConfig, Layout], list[str]] = _nothing_to_note
     feedback: Callable[[RunConfig], bool] = _error_feedback
     damping: Callable[[RunConfig, Compressor, int], float] = _undamped

@@ -77,6 +77,7 @@ def check(config: RunConfig, problem: Start) -> None:
     if isinstance(compressor, Budgeted) and _sends_all(algorithm):
         compressor.rehearse(problem.layout.size)
     algorithm.check(config)
+    algorithm.fits(config, problem.layout.size)
 
 
 def _sends_all(algorithm: Algorithm) -> bool:

@@ -70,8 +70,9 @@ class Explanations:
             figures["consensus_error"] = consensus_error([update["p"] for update in updates])
         if single:
             figures |= self._quantization(strategy, updates)
-        if (memory := getattr(strategy, "D", None)) is not None:  # GradMA's
-            figures["active_constraints"] = memory.active
+        active = getattr(getattr(strategy, "D", None), "active", None)  # of GradMA's memory
+        if active is not None:
+            figures["active_constraints"] = active
         figures |= self._tracked(strategy, updates, single)
         return {key: value for key, value in figures.items() if math.isfinite(value)}
 

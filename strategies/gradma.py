@@ -58,7 +58,6 @@ class GradMA(FederatedStrategy[Options]):
         from fedapp.projection import Memory  # slow to import: torch
 
         self.memory_size = memory_size(self.config)
-        demand_room(self.memory_size, self.x.size, self.config.clients_per_round)
         self.m = self.zeros()
         scope = self.layout.tensors if self.options.scope == "layer" else (self.x.size,)
         self.D = Memory(self.memory_size, scope, self.x.dtype)
@@ -129,8 +128,9 @@ def check_memory(config: RunConfig) -> None:
         )
 
 
-def demand_room(m: int, d: int, S: int) -> None:
+def demand_room(config: RunConfig, d: int) -> None:
     """Refuse m > d: that many half-spaces may have nothing in common but 0, and x would stop anywhere."""
+    m, S = memory_size(config), config.clients_per_round
     if m > d:
         remedy = (
             f"set gradma.memory-size to at most {d}" if d >= S else
@@ -154,6 +154,7 @@ ALGORITHM = Algorithm(
     needs=PROJECTED,
     stateful=True,
     check=check_memory,
+    fits=demand_room,
 )
 WORKER = Algorithm(
     "gradma-w",
@@ -174,4 +175,5 @@ SERVER = Algorithm(
     options=Options,
     table="gradma",
     check=check_memory,
+    fits=demand_room,
 )

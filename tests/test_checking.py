@@ -58,6 +58,7 @@ def test_a_good_config_says_what_was_checked_and_leaves_nothing(
         (["-c", "model=lenet6"], ["model = 'lenet6' is not known (did you mean 'lenet5'?)"]),
         (["-c", "model=vgg11"], ["vgg11"]),
         (["-c", "algorithm=fedcet"], ["FedCET needs all clients in every round"]),
+        (["-c", "algorithm=gradma-s dataset=quadratic quadratic.dim=3"], ["GradMA's memory of m = 20"]),
         (["-c", "model=mlp-900000-900000"], ["of memory"]),
         (["-c", "results-dir=file/x"], ["/file/x' cannot be written: choose another"]),
         (["-c", f"results-dir={'x' * 300}", "-c", "run-name=a"], ["xxx' cannot be written: choose another"]),

@@ -174,6 +174,34 @@ def test_a_run_records_gradma_s_active_constraints(run_inline: RunInline) -> Non
     assert max(shares) > 0
 
 
+@pytest.mark.parametrize("algorithm", ["gradma", "gradma-s"])
+def test_active_constraints_of_a_round_are_those_that_the_momentum_only_just_agrees_with(
+    algorithm: str,
+) -> None:
+    run = Followed(algorithm=algorithm, model="logreg", partition="dirichlet", num_rounds=8)
+    seen = set()
+    for record in run:
+        strategy: Any = run.strategy
+        clients, tensors = list(strategy.slots), strategy.D.pieces
+        vectors = np.array([strategy.D.vector(strategy.slots[client]) for client in clients])
+        active = 0
+        for tensor in tensors:
+            lengths = np.linalg.norm(vectors[:, tensor], axis=1)
+            cosines = vectors[:, tensor] @ strategy.m[tensor] / lengths
+            active += int((np.abs(cosines) < 1e-10 * np.linalg.norm(strategy.m[tensor])).sum())
+        assert record["active_constraints"] == active / (len(clients) * len(tensors))
+        seen.add(record["active_constraints"])
+    assert len(tensors) == 2
+    assert len(seen) > 2
+
+
+def test_a_strategy_may_have_a_d_of_its_own() -> None:
+    """A mean of updates, as in other papers: no memory with constraints."""
+    run = Followed(algorithm="fedavg")
+    vars(run.strategy)["D"] = np.zeros(64)
+    assert not any("active_constraints" in record for record in run)
+
+
 def test_a_resumed_run_has_the_same_figures(run_inline: RunInline) -> None:
     keys = KEYS | {"algorithm": "fedgate", "weighting": "examples", "checkpoint_every": 1}
     whole = run_inline(**keys, run_name="whole")

@@ -57,6 +57,7 @@ class Constants:
 def constants_of(config: RunConfig) -> Constants:
     """Return the constants of a run's problem, exact or estimated."""
     problem = make_problem(config)
+    find_algorithm(config.algorithm).fits(config, problem.layout.size)
     torch.manual_seed(config.seed)
     x = torch.tensor(problem.initial()[0], device=problem.objective(0).buffers.device)
     clients = _some(config.num_clients, CLIENTS, config.seed)

@@ -397,7 +397,7 @@ HYPOTHESES = (
     Hypotheses("FedCOMGATE, theorem E.6", ("fedcomgate", "fedgate"), fedcomgate_pl, "f - f* linear to a floor, eq. 79, if G_q is finite"),
     Hypotheses("FedCET, theorem 1", ("fedcet",), fedcet_1, "mean |grad f|^2 below eq. 32"),
     Hypotheses("FedCET, theorem 2", ("fedcet",), fedcet_2, "mean |grad f|^2 below eq. 44"),
-    Hypotheses("GradMA, lemma .6", ("gradma", "gradma-s", "gradma-w"), gradma, "mean |grad f|^2 below a constant"),
+    Hypotheses("GradMA, lemma .6", ("gradma", "gradma-s", "gradma-w"), gradma, "mean |grad f|^2 below a constant, if eps_l and eps_g are finite"),
     Hypotheses("FedBCGD, theorem 1, convex", ("fedbcgd",), fedbcgd, "f(z) - f* below eq. 51, summed"),
     Hypotheses("FedBCGD, theorem 2, strongly convex", ("fedbcgd-plus",), fedbcgd_plus, "|z - x*|^2 falls by 1 - mu eta~/2 a round"),
 )  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapp.errors import ConfigError
 from fedapp.parsing import parse_run_config
 from fedapp.problems import make_problem
 from fedapp.problems.erm import LinearERM
@@ -321,6 +322,47 @@ def test_fedpaqs_theorem_1_needs_strong_convexity_and_theorem_2_does_not() -> No
 def test_gradmas_lemma_needs_bounded_heterogeneity() -> None:
     assert failing(on_quadratics("gradma") | SHARED) == set()
     assert failing(on_quadratics("gradma")) == {BOUNDED}
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"quadratic.noise": 0.1}, "full gradients: sigma^2 = 0"),
+        ({"lr-schedule": "inverse"}, "the same lr in every round (lr-schedule, warmup-rounds)"),
+        ({"compressor": "qsgd"}, "no compression: q = 0"),
+    ],
+)
+def test_gradmas_lemma_is_about_full_gradients_one_step_size_and_no_compression(
+    keys: dict[str, Value], text: str
+) -> None:
+    assert failing(on_quadratics("gradma") | SHARED | keys) == {text}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "beta1"), [("gradma", 0.3), ("gradma-s", 0.3), ("gradma-w", 0)]
+)
+def test_gradmas_momentum_is_its_server_s(algorithm: str, beta1: float) -> None:
+    """GradMA-W's server is FedAvg's, whatever gradma.beta1 says."""
+    s = exact_setting(parse_run_config(on_quadratics(algorithm) | {"gradma.beta1": 0.3}))
+    assert s.beta1 == beta1
+
+
+@pytest.mark.parametrize("algorithm", ["gradma", "gradma-s"])
+def test_a_run_with_a_memory_of_more_vectors_than_parameters_is_not_certified(
+    algorithm: str,
+) -> None:
+    keys = on_quadratics(algorithm) | SHARED | {"num-clients": 9, "gradma.memory-size": 8}
+    assert failing(keys) == set()
+    with pytest.raises(ConfigError, match=r"m = 9 .* d = 8"):
+        failing(keys | {"gradma.memory-size": 9})
+    assert failing(keys | {"algorithm": "gradma-w", "gradma.memory-size": 9}) == set()
+
+
+def test_gradmas_lemma_is_certified_for_bounded_losses_only() -> None:
+    """That eps_l and eps_g exist is an assumption which no run can be asked for before it."""
+    (theorem,) = certificate(parse_run_config(on_quadratics("gradma") | SHARED))["theorems"]
+    assert theorem["applies"]
+    assert theorem["concludes"].endswith("if eps_l and eps_g are finite")
 
 
 def test_mu_of_every_client_is_the_smallest_of_all() -> None:
