@@ -34,6 +34,8 @@ pytestmark = pytest.mark.slow
 # One after the other: they share what they start. The longest, which waits for missed heartbeats, is not among them.
 faults = pytest.mark.xdist_group("faults")
 
+PAUSE = 5.0  # seconds until a refused node is started again, which takes two seconds of a processor
+
 FAULTS: dict[str, Value] = {
     "dataset": "quadratic",
     "algorithm": "fedcomgate",
@@ -81,6 +83,7 @@ def bring_back(federation: Federation, place: int) -> None:
                 return
             time.sleep(0.2)
         kill(process)  # what it had started
+        time.sleep(PAUSE)
 
 
 @pytest.mark.xdist_group("late")
