@@ -155,7 +155,8 @@ def test_a_killed_server_app_goes_on_where_it_was(
 ) -> None:
     keys = FAULTS | {"num_rounds": 3, "results_dir": str(tmp_path), "run_name": "run"}
     run, directory = Started(federation, keys), tmp_path / "run"
-    wait_for_rounds(directory, 1)
+    saved = directory / "checkpoint"  # it follows the round's line in rounds.jsonl
+    wait_for(lambda: list(saved.glob("round-*.safetensors")), "a checkpoint")
     (process,) = processes("flwr-serverapp", str(federation.home))
     subprocess.run(["kill", "-KILL", str(process)], check=True)
     stop_the_rest(federation)

@@ -111,7 +111,11 @@ class Listening(RayGrid):
         """Kill the worker that has client 1 in hand, in the middle of its work."""
         assert self.pids
         wait_for((self.place / BEGUN).exists, "client 1's turn")
-        (busy,) = {part.index for part in list(self._flying.values()) if 1 in part.clients}
+
+        def its_worker() -> list[int]:  # which may begin before its part is noted
+            return [part.index for part in list(self._flying.values()) if 1 in part.clients]
+
+        (busy,) = wait_for(its_worker, "client 1's worker")
         os.kill(self.pids[busy], signal.SIGKILL)
 
 
