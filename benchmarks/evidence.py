@@ -63,9 +63,7 @@ class Entry:
     document: str  # in docs/
     section: str  # the heading that it is under
     command: str
-    commit: (
-        str  # that gave it or, if that was not noted, that wrote it down; empty: every commit does
-    )
+    commit: str  # that gave it, or wrote it down if that was not noted; empty: every commit does
     machine: str
     seeds: list[int]
     also: list[str] = field(default_factory=list)  # further headings with tables of the same runs

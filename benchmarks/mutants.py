@@ -26,9 +26,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 COPIED = ("strategies", "clients", "fedapp", "tests", "docs", "experiments", "benchmarks")
 SECONDS = 180  # of a processor, after which a mutant counts as killed: it hangs
-PATIENCE = (
-    20  # times as long by the clock, for one that waits; a busy machine takes several times as long
-)
+PATIENCE = 20  # times as long by the clock, for one that waits or has a busy machine
 UNEQUAL, ALL = "tests/strategies/test_unequal_work.py", "tests/strategies/test_algorithms.py"
 QUICK = ("-m", "not slow")
 
